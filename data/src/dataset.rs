@@ -1,0 +1,128 @@
+//! All examples of a data set, and what there is to say about them.
+
+use std::fmt;
+
+use rayon::prelude::*;
+
+use crate::error::{DataError, Faults};
+use crate::example::{Example, ExampleOptions, build};
+use crate::row::SourcedRow;
+use crate::tokenizer::TextTokenizer;
+
+/// Examples in the order of their rows.
+#[derive(Debug, Clone)]
+pub struct Dataset {
+    /// The examples; each has at least one target.
+    pub examples: Vec<Example>,
+    /// Counts.
+    pub summary: Summary,
+}
+
+/// Counts of a data set; shown as one line.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Rows that were given.
+    pub rows: usize,
+    /// Examples that are kept.
+    pub examples: usize,
+    /// Tokens of the examples that are kept.
+    pub tokens: usize,
+    /// Targets among them.
+    pub supervised_tokens: usize,
+    /// Examples that are kept and were cut at the greatest length.
+    pub truncated: usize,
+    /// Examples without a target, which are not kept.
+    pub dropped: usize,
+    /// Dropped ones that lost their targets to the greatest length.
+    pub dropped_by_truncation: usize,
+    /// Tokens of the longest example that is kept.
+    pub longest: usize,
+}
+
+impl Dataset {
+    /// Tokenizes the rows, on all cores; the order is kept. Examples without a target are dropped and counted.
+    ///
+    /// # Errors
+    /// Rows at fault, up to twenty told at once; no example left.
+    pub fn build(
+        rows: impl AsRef<[SourcedRow]>,
+        tokenizer: &TextTokenizer,
+        options: &ExampleOptions,
+    ) -> Result<Self, DataError> {
+        let rows = rows.as_ref();
+        let built: Vec<_> = rows.par_iter().map(|row| build(tokenizer, row, options)).collect();
+        let mut faults = Faults::default();
+        let mut examples = Vec::with_capacity(rows.len());
+        let mut summary = Summary { rows: rows.len(), ..Summary::default() };
+        for (row, result) in rows.iter().zip(built) {
+            match result {
+                Err(cause) => faults.push(row.source.clone(), cause),
+                Ok(example) => {
+                    if summary.count(&example) {
+                        examples.push(example);
+                    }
+                }
+            }
+        }
+        if !faults.is_empty() {
+            return Err(DataError::Faults(faults));
+        }
+        if examples.is_empty() {
+            return Err(DataError::NothingToTrain(summary.why_nothing(options)));
+        }
+        Ok(Self { examples, summary })
+    }
+}
+
+impl Summary {
+    /// Counts an example; whether it is kept.
+    fn count(&mut self, example: &Example) -> bool {
+        let supervised = example.supervised();
+        if supervised == 0 {
+            self.dropped += 1;
+            self.dropped_by_truncation += usize::from(example.truncated);
+            return false;
+        }
+        self.examples += 1;
+        self.tokens += example.ids.len();
+        self.supervised_tokens += supervised;
+        self.truncated += usize::from(example.truncated);
+        self.longest = self.longest.max(example.ids.len());
+        true
+    }
+
+    fn why_nothing(&self, options: &ExampleOptions) -> String {
+        match options.max_length {
+            _ if self.rows == 0 => "there are no rows. Check the data files".into(),
+            Some(most) if self.dropped_by_truncation > 0 => format!(
+                "{} of {} examples lost all their targets when cut at {most} tokens: the answers begin later. Raise data.max_length",
+                self.dropped_by_truncation, self.rows
+            ),
+            _ => format!(
+                "none of {} examples has a token to learn: the answers are empty",
+                self.rows
+            ),
+        }
+    }
+}
+
+impl fmt::Display for Summary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { examples, tokens, supervised_tokens, longest, .. } = self;
+        let noun = if *examples == 1 { "example" } else { "examples" };
+        write!(
+            f,
+            "{examples} {noun}, {tokens} tokens, {supervised_tokens} of them supervised, longest {longest}"
+        )?;
+        if self.truncated > 0 {
+            write!(f, "; {} truncated", self.truncated)?;
+        }
+        if self.dropped > 0 {
+            write!(f, "; {} dropped for want of a target", self.dropped)?;
+            if self.dropped_by_truncation > 0 {
+                write!(f, " ({} of them by truncation)", self.dropped_by_truncation)?;
+            }
+        }
+        Ok(())
+    }
+}

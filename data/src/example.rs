@@ -1,0 +1,193 @@
+//! From a row to tokens and the mask of what is trained.
+
+use std::num::NonZeroUsize;
+use std::ops::Range;
+
+use serde_json::Value;
+
+use crate::error::{DataError, Faults, RowError};
+use crate::row::{Message, Row, Source, SourcedRow};
+use crate::tokenizer::TextTokenizer;
+
+/// A tokenized row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Example {
+    /// The tokens.
+    pub ids: Vec<u32>,
+    /// `trained[i]`: token `i` is a target. The first is none in effect, as nothing predicts it.
+    pub trained: Vec<bool>,
+    /// Where the row stands.
+    pub source: Source,
+    /// Whether tokens beyond `max_length` were cut off.
+    pub truncated: bool,
+}
+
+impl Example {
+    /// Positions of tokens that are targets and have one before them.
+    pub fn supervised_positions(&self) -> impl Iterator<Item = usize> {
+        (1..self.ids.len()).filter(|position| self.trained[*position])
+    }
+
+    /// Number of targets.
+    pub fn supervised(&self) -> usize {
+        self.supervised_positions().count()
+    }
+}
+
+/// How conversations are written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TemplateChoice {
+    /// By the tokenizer's chat template; prompts with completions too, if it has one.
+    #[default]
+    Auto,
+    /// Not at all: prompt, completion and end-of-text token as they are.
+    None,
+}
+
+/// How examples are made.
+#[derive(Debug, Clone, Default)]
+pub struct ExampleOptions {
+    /// Tokens of an example at most; the first are kept.
+    pub max_length: Option<NonZeroUsize>,
+    /// How conversations are written.
+    pub template: TemplateChoice,
+    /// The day (`YYYY-MM-DD`) that a template's `strftime_now` tells; today if none. A run that must come out the
+    /// same tomorrow sets it.
+    pub date: Option<String>,
+}
+
+/// Tokenizes a row.
+///
+/// # Errors
+/// A row that cannot be written with the template, or has nothing to train on; it is named by file and line.
+pub fn example(
+    tokenizer: &TextTokenizer,
+    row: &SourcedRow,
+    options: &ExampleOptions,
+) -> Result<Example, DataError> {
+    build(tokenizer, row, options)
+        .map_err(|cause| DataError::Faults(Faults::one(row.source.clone(), cause)))
+}
+
+pub(crate) fn build(
+    tokenizer: &TextTokenizer,
+    row: &SourcedRow,
+    options: &ExampleOptions,
+) -> Result<Example, RowError> {
+    let templated = options.template == TemplateChoice::Auto && tokenizer.has_chat_template();
+    let (mut ids, mut trained) = match &row.row {
+        Row::Text(text) => document(tokenizer, text)?,
+        Row::Chat { messages, tools } if templated => {
+            chat(tokenizer, messages, tools.as_ref(), options)?
+        }
+        Row::Chat { .. } => {
+            return Err(RowError::NoChatTemplate {
+                why: match options.template {
+                    TemplateChoice::Auto => "the tokenizer has none",
+                    TemplateChoice::None => "the options ask for none",
+                },
+            });
+        }
+        Row::Completion { prompt, completion } if templated => {
+            let messages = [
+                Message::new("user", prompt.as_str()),
+                Message::new("assistant", completion.as_str()),
+            ];
+            chat(tokenizer, &messages, None, options)?
+        }
+        Row::Completion { prompt, completion } => completed(tokenizer, prompt, completion)?,
+    };
+    let truncated = options.max_length.is_some_and(|most| ids.len() > most.get());
+    if let Some(most) = options.max_length {
+        ids.truncate(most.get());
+        trained.truncate(most.get());
+    }
+    Ok(Example { ids, trained, source: row.source.clone(), truncated })
+}
+
+type Labelled = (Vec<u32>, Vec<bool>);
+
+fn chat(
+    tokenizer: &TextTokenizer,
+    messages: &[Message],
+    tools: Option<&Value>,
+    options: &ExampleOptions,
+) -> Result<Labelled, RowError> {
+    if messages.iter().all(|message| message.role != "assistant") {
+        let mut roles: Vec<String> =
+            messages.iter().map(|message| format!("`{}`", message.role)).collect();
+        roles.sort();
+        roles.dedup();
+        return Err(RowError::NoAssistant { roles: roles.join(", ") });
+    }
+    let rendered = tokenizer.render_trained(messages, tools, options.date.as_deref())?;
+    let encoded = tokenizer.encoded(&rendered.text).map_err(RowError::Tokenizer)?;
+    let trained = mask(&encoded.offsets, &rendered.trained);
+    Ok((encoded.ids, trained))
+}
+
+fn document(tokenizer: &TextTokenizer, text: &str) -> Result<Labelled, RowError> {
+    let encoded = tokenizer.encoded(text).map_err(RowError::Tokenizer)?;
+    let ids = framed(tokenizer, &encoded.ids);
+    let trained = vec![true; ids.len()];
+    Ok((ids, trained))
+}
+
+fn completed(
+    tokenizer: &TextTokenizer,
+    prompt: &str,
+    completion: &str,
+) -> Result<Labelled, RowError> {
+    if tokenizer.eos_id().is_none() {
+        return Err(RowError::NoEos);
+    }
+    // Tokenized as one: a token that spans the border belongs to the completion.
+    let encoded =
+        tokenizer.encoded(&format!("{prompt}{completion}")).map_err(RowError::Tokenizer)?;
+    let ids = framed(tokenizer, &encoded.ids);
+    let trained_range = prompt.len()..prompt.len() + completion.len();
+    let mut trained = vec![false; tokenizer.prefix().len()];
+    trained.extend(mask(&encoded.offsets, std::slice::from_ref(&trained_range)));
+    trained.resize(ids.len(), true);
+    Ok((ids, trained))
+}
+
+/// The tokens of a whole text, which ends with the end-of-text token if there is one.
+fn framed(tokenizer: &TextTokenizer, body: &[u32]) -> Vec<u32> {
+    let suffix = tokenizer.suffix();
+    let eos = tokenizer.eos_id().filter(|eos| !suffix.contains(eos));
+    [tokenizer.prefix(), body, suffix].into_iter().flatten().copied().chain(eos).collect()
+}
+
+/// Which tokens overlap a span: all from the first that does to the last. A character split over tokens gives all
+/// of them the same range, and a token without a range of its own counts by its place.
+fn mask(offsets: &[(usize, usize)], spans: &[Range<usize>]) -> Vec<bool> {
+    let mut trained = vec![false; offsets.len()];
+    for span in spans {
+        let overlaps =
+            |(begin, end): &(usize, usize)| begin < end && *begin < span.end && *end > span.start;
+        if let (Some(first), Some(last)) =
+            (offsets.iter().position(overlaps), offsets.iter().rposition(overlaps))
+        {
+            trained[first..=last].fill(true);
+        }
+    }
+    trained
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_is_trained_if_it_overlaps_a_span() {
+        // Bytes of one character share its range; a token may have none.
+        let offsets = [(0, 2), (2, 3), (3, 7), (3, 7), (7, 7), (7, 9), (9, 9)];
+        assert_eq!(
+            mask(&offsets, std::slice::from_ref(&(4..8))),
+            [false, false, true, true, true, true, false]
+        );
+        assert_eq!(mask(&offsets, &[0..1, 2..3]), [true, true, false, false, false, false, false]);
+        assert_eq!(mask(&offsets, std::slice::from_ref(&(9..9))), [false; 7]);
+    }
+}

@@ -1,0 +1,39 @@
+//! Rows, chat templates, tokens, label masks and batches. Knows nothing of Burn.
+//!
+//! The way of a row: [`read_rows`] → [`Dataset::build`] (chat template, tokens, mask: [`example`]) →
+//! [`Loader`] (which examples a step takes) → [`Batch::collate`].
+//!
+//! Labels are masked by position, never by token id: where the padding token is also the end of a turn, the end
+//! must still be learned.
+#![deny(missing_docs)]
+
+mod batch;
+mod dataset;
+mod error;
+mod example;
+mod files;
+mod generation_tag;
+mod loader;
+mod preview;
+mod python;
+mod read;
+mod row;
+mod shape;
+mod stream;
+mod template;
+mod tokenizer;
+mod turns;
+
+pub use batch::{Batch, Target};
+pub use dataset::{Dataset, Summary};
+pub use error::{DataError, Fault, Faults, RowError, TemplateError};
+pub use example::{Example, ExampleOptions, TemplateChoice, example};
+pub use files::TokenizerFiles;
+pub use loader::Loader;
+pub use preview::preview;
+pub use read::{parse_rows, read_rows};
+pub use row::{Format, Message, Row, Source, SourcedRow};
+pub use shape::row_from_value;
+pub use stream::StreamDecoder;
+pub use template::Rendered;
+pub use tokenizer::TextTokenizer;

@@ -1,0 +1,40 @@
+//! An example as a person reads it, with the trained part marked.
+
+use crate::example::Example;
+use crate::tokenizer::TextTokenizer;
+
+/// The example's text; what is trained stands in colour (`ansi`) or between ⟦ and ⟧.
+pub fn preview(example: &Example, tokenizer: &TextTokenizer, ansi: bool) -> String {
+    let [open, close] = if ansi { ["\u{1b}[32m", "\u{1b}[0m"] } else { ["⟦", "⟧"] };
+    let mut text = String::new();
+    let mut from = 0;
+    for run in example.trained.chunk_by(|a, b| a == b) {
+        let ids = &example.ids[from..from + run.len()];
+        from += run.len();
+        let piece = visible(&tokenizer.decode(ids, false).unwrap_or_else(|_| format!("{ids:?}")));
+        if run[0] {
+            text.push_str(open);
+            text.push_str(&piece);
+            text.push_str(close);
+        } else {
+            text.push_str(&piece);
+        }
+    }
+    if example.truncated {
+        text.push('…');
+    }
+    text
+}
+
+/// Data must not steer the terminal it is shown on.
+fn visible(text: &str) -> String {
+    text.chars()
+        .map(|c| match c {
+            '\n' | '\t' => c,
+            c if c.is_control() => {
+                char::from_u32(0x2400 + u32::from(c)).filter(|_| c < ' ').unwrap_or('\u{fffd}')
+            }
+            c => c,
+        })
+        .collect()
+}

@@ -1,0 +1,226 @@
+//! Chat templates: rendering as transformers renders, and which part of the text is trained.
+
+use std::ops::Range;
+use std::sync::OnceLock;
+
+use jiff::Zoned;
+use jiff::civil::Date;
+use minijinja::{Environment, Error, ErrorKind, Value};
+use serde_json::{Map, Value as Json};
+
+use crate::error::TemplateError;
+use crate::generation_tag::{self, FILTER, MARKS};
+use crate::python;
+use crate::row::Message;
+use crate::turns::{self, TurnMarks};
+
+const DEFAULT: &str = "default";
+const TOOL_USE: &str = "tool_use";
+
+/// A conversation as text, and the parts of it that are trained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rendered {
+    /// The whole conversation.
+    pub text: String,
+    /// Byte ranges of the text that are trained: in order, apart from each other.
+    pub trained: Vec<Range<usize>>,
+}
+
+/// A template's text, its name and the file it was read from.
+pub(crate) struct TemplateSource {
+    pub(crate) name: String,
+    pub(crate) text: String,
+    pub(crate) file: String,
+}
+
+/// The templates of one tokenizer.
+pub(crate) struct ChatTemplates {
+    env: Environment<'static>,
+    /// Names of templates that mark what is trained.
+    marking: Vec<String>,
+    tool_use: bool,
+    /// `bos_token` and the like, as the template sees them.
+    variables: Vec<(String, String)>,
+    /// Added tokens as text: one of them ends a turn. Not all that do are flagged as special.
+    added: Vec<String>,
+    turn_marks: OnceLock<Result<TurnMarks, TemplateError>>,
+}
+
+/// Messages as the template sees them.
+pub(crate) type Messages = Vec<Map<String, Json>>;
+
+/// A conversation ready to be rendered, more than once and in variations.
+pub(crate) struct Conversation<'a> {
+    templates: &'a ChatTemplates,
+    tools: Value,
+    template: &'static str,
+    date: Option<Date>,
+}
+
+impl ChatTemplates {
+    pub(crate) fn new(
+        sources: Vec<TemplateSource>,
+        variables: Vec<(String, String)>,
+        added: Vec<String>,
+    ) -> Result<Self, TemplateError> {
+        let mut env = Environment::new();
+        env.set_trim_blocks(true);
+        env.set_lstrip_blocks(true);
+        python::install(&mut env);
+        env.add_filter(FILTER, mark);
+        let mut marking = Vec::new();
+        let mut tool_use = false;
+        for TemplateSource { name, text, file } in sources {
+            let rewritten = generation_tag::rewrite(&text).into_owned();
+            if rewritten != text {
+                marking.push(name.clone());
+            }
+            tool_use |= name == TOOL_USE;
+            env.add_template_owned(name, rewritten)
+                .map_err(|error| TemplateError::Syntax { file, detail: said(&error) })?;
+        }
+        Ok(Self { env, marking, tool_use, variables, added, turn_marks: OnceLock::new() })
+    }
+
+    pub(crate) fn conversation(
+        &self,
+        tools: Option<&Json>,
+        date: Option<&str>,
+    ) -> Result<Conversation<'_>, TemplateError> {
+        let date = match date {
+            None => None,
+            Some(text) => Some(
+                text.parse::<Date>().map_err(|_| TemplateError::Date { found: text.to_owned() })?,
+            ),
+        };
+        Ok(Conversation {
+            templates: self,
+            tools: tools.map_or(Value::from(()), Value::from_serialize),
+            template: if tools.is_some() && self.tool_use { TOOL_USE } else { DEFAULT },
+            date,
+        })
+    }
+
+    /// How turns begin and end in this template; found out once.
+    pub(crate) fn turn_marks(&self) -> Result<&TurnMarks, TemplateError> {
+        let probe = || TurnMarks::probe(&self.conversation(None, Some("2024-07-26"))?, &self.added);
+        self.turn_marks.get_or_init(probe).as_ref().map_err(Clone::clone)
+    }
+
+    /// The added token a text ends with.
+    pub(crate) fn ending_token(&self, text: &str) -> Option<&str> {
+        self.added
+            .iter()
+            .map(String::as_str)
+            .filter(|token| text.ends_with(token))
+            .max_by_key(|token| token.len())
+    }
+}
+
+impl Conversation<'_> {
+    pub(crate) fn render(
+        &self,
+        messages: &[Map<String, Json>],
+        add_generation_prompt: bool,
+    ) -> Result<String, TemplateError> {
+        self.render_marked(messages, add_generation_prompt, None)
+    }
+
+    fn render_marked(
+        &self,
+        messages: &[Map<String, Json>],
+        add_generation_prompt: bool,
+        marks: Option<[char; 2]>,
+    ) -> Result<String, TemplateError> {
+        let refused = |error: Error| TemplateError::Render { detail: said(&error) };
+        let template =
+            self.templates.env.get_template(self.template).map_err(|_| TemplateError::Missing)?;
+        let date = self.date;
+        let marks = marks.map_or_else(String::new, |marks| marks.iter().collect());
+        let variables = self
+            .templates
+            .variables
+            .iter()
+            .map(|(name, value)| (name.as_str(), Value::from(value.as_str())));
+        let context: Value = variables
+            .chain([
+                ("messages", Value::from_serialize(messages)),
+                ("tools", self.tools.clone()),
+                ("documents", Value::from(())),
+                ("add_generation_prompt", Value::from(add_generation_prompt)),
+                (
+                    "strftime_now",
+                    Value::from_function(move |format: String| strftime(&format, date)),
+                ),
+                (MARKS, Value::from(marks)),
+            ])
+            .collect();
+        template.render(context).map_err(refused)
+    }
+
+    /// Renders the whole conversation and finds what is trained.
+    pub(crate) fn render_trained(&self, messages: &Messages) -> Result<Rendered, TemplateError> {
+        let marking = self.templates.marking.iter().any(|name| name == self.template);
+        let assistants: Vec<usize> =
+            (0..messages.len()).filter(|i| is_assistant(&messages[*i])).collect();
+        if !marking {
+            let text = self.render(messages, false)?;
+            let trained =
+                turns::derive(self, self.templates.turn_marks()?, messages, &assistants, &text)?;
+            return Ok(Rendered { text, trained });
+        }
+        // Marks that occur in no rendering of it: content that holds them must not break anything.
+        let plain = self.render(messages, false)?;
+        let marks = generation_tag::unused_marks(std::iter::once(plain.as_str()));
+        let (text, trained) =
+            generation_tag::unmark(&self.render_marked(messages, false, Some(marks))?, marks);
+        match assistants.first() {
+            Some(turn) if text != plain => Err(TemplateError::Underivable {
+                turn: *turn,
+                detail: "the template computes with what stands between the generation tags".into(),
+            }),
+            Some(turn) if trained.is_empty() => {
+                Err(TemplateError::WithoutAssistant { turn: *turn })
+            }
+            _ => Ok(Rendered { text, trained }),
+        }
+    }
+}
+
+/// Messages as the template sees them.
+pub(crate) fn values(messages: &[Message]) -> Messages {
+    messages.iter().map(Message::to_value).collect()
+}
+
+fn is_assistant(message: &Map<String, Json>) -> bool {
+    message.get("role").and_then(Json::as_str) == Some("assistant")
+}
+
+/// The filter that stands for the generation tags.
+fn mark(content: &str, marks: &str) -> String {
+    let mut marks = marks.chars();
+    match (marks.next(), marks.next()) {
+        (Some(begin), Some(end)) => format!("{begin}{content}{end}"),
+        _ => content.to_owned(),
+    }
+}
+
+fn strftime(format: &str, date: Option<Date>) -> Result<String, Error> {
+    let text = match date {
+        Some(date) => jiff::fmt::strtime::format(format, date.at(0, 0, 0, 0)),
+        None => jiff::fmt::strtime::format(format, &Zoned::now()),
+    };
+    text.map_err(|error| Error::new(ErrorKind::InvalidOperation, format!("strftime_now: {error}")))
+}
+
+/// The error and its causes in one line.
+fn said(error: &Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(inner) = cause {
+        text.push_str(": ");
+        text.push_str(&inner.to_string());
+        cause = inner.source();
+    }
+    text
+}

@@ -1,0 +1,100 @@
+//! Giving adapters to the linear layers of a loaded model.
+
+use burn::tensor::backend::Backend;
+
+use crate::adapter::AdapterShape;
+use crate::{Adapter, Linear, LoraConfig, LoraConfigError};
+
+/// A linear layer of a model, by its path.
+pub struct NamedLinear<'a, B: Backend> {
+    /// The path, as in the checkpoint, without `.weight`.
+    pub name: String,
+    /// Whether it is the model's output head, which `all-linear` leaves out.
+    pub is_head: bool,
+    /// The layer.
+    pub linear: &'a mut Linear<B>,
+}
+
+/// Why adapters can't be injected.
+#[derive(Debug, thiserror::Error)]
+pub enum InjectError {
+    /// The configuration is wrong in itself.
+    #[error(transparent)]
+    Config(#[from] LoraConfigError),
+    /// A target that matches no layer of the model.
+    #[error(
+        "target_modules: {targets} matches no linear layer of this model. It has: {available}. Name one of them, or `all-linear`"
+    )]
+    NoMatch {
+        /// What was asked for.
+        targets: String,
+        /// The kinds of layers there are.
+        available: String,
+    },
+}
+
+/// Gives a fresh adapter to every layer that `config` targets, and returns their names.
+///
+/// # Errors
+/// [`InjectError::NoMatch`] if any one of the targets matches nothing: a typing error in a list must not pass unseen.
+pub fn inject<B: Backend>(
+    mut linears: Vec<NamedLinear<'_, B>>,
+    config: &LoraConfig,
+    seed: u64,
+    device: &B::Device,
+) -> Result<Vec<String>, InjectError> {
+    config.check()?;
+    refuse_targets_without_match(&linears, config)?;
+    let mut injected = Vec::new();
+    for NamedLinear { name, is_head, linear } in &mut linears {
+        if !config.targets_layer(name, *is_head)? {
+            continue;
+        }
+        let [d_out, d_in] = linear.dims();
+        let (r, scaling) = config.rank_and_scaling(name)?;
+        let shape = AdapterShape { d_out, d_in, r, scaling, dropout: config.dropout };
+        linear.adapter = Some(Adapter::fresh(name, shape, seed, device));
+        injected.push(name.clone());
+    }
+    Ok(injected)
+}
+
+fn refuse_targets_without_match<B: Backend>(
+    linears: &[NamedLinear<'_, B>],
+    config: &LoraConfig,
+) -> Result<(), InjectError> {
+    use crate::Targets;
+    // Each name of a list is asked for by itself.
+    let alone: Vec<(String, LoraConfig)> = match &config.targets {
+        Targets::AllLinear => vec![("`all-linear`".into(), config.clone())],
+        Targets::Regex(pattern) => {
+            vec![(format!("the regular expression `{pattern}`"), config.clone())]
+        }
+        Targets::Names(names) if names.is_empty() => vec![("an empty list".into(), config.clone())],
+        Targets::Names(names) => names
+            .iter()
+            .map(|name| {
+                let targets = Targets::Names(vec![name.clone()]);
+                (format!("`{name}`"), LoraConfig { targets, ..config.clone() })
+            })
+            .collect(),
+    };
+    let mut unmatched = Vec::new();
+    for (said, config) in alone {
+        let mut any = false;
+        for linear in linears {
+            any |= config.targets_layer(&linear.name, linear.is_head)?;
+        }
+        if !any {
+            unmatched.push(said);
+        }
+    }
+    if unmatched.is_empty() {
+        return Ok(());
+    }
+    let mut available: Vec<&str> =
+        linears.iter().map(|l| l.name.rsplit('.').next().unwrap_or(&l.name)).collect();
+    available.sort_unstable();
+    available.dedup();
+    Err(InjectError::NoMatch { targets: unmatched.join(", "), available: available.join(", ") })
+}

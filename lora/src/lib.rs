@@ -1,0 +1,29 @@
+//! LoRA: low-rank adapters beside the linear layers of a model.
+//!
+//! ```text
+//!                 ┌── weight [d_out, d_in] (frozen, any form) ──────────────┐
+//!   x [.., d_in] ─┤                                                         ├─(+)─ bias ─► [.., d_out]
+//!                 └── dropout ── A [r, d_in] ── B [d_out, r] ── × scaling ──┘
+//! ```
+//!
+//! [`Linear`] is that picture. [`inject`] gives adapters to the linears that a [`LoraConfig`] names, after the base is
+//! loaded; [`peft`] reads and writes the files that PEFT, vLLM and llama.cpp load; [`Linear::merge`] folds the delta in.
+//! Only the delta is scaled, in one place: `base + delta · scaling` (Hu et al., 2021, arXiv:2106.09685).
+#![deny(missing_docs)]
+
+mod adapter;
+mod backend;
+mod config;
+mod dropout;
+mod inject;
+mod linear;
+pub mod peft;
+pub mod random;
+pub mod walk;
+
+pub use adapter::Adapter;
+pub use backend::LoraBackend;
+pub use config::{LoraConfig, LoraConfigError, Targets};
+pub use dropout::DropoutKey;
+pub use inject::{InjectError, NamedLinear, inject};
+pub use linear::Linear;

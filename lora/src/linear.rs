@@ -1,0 +1,76 @@
+//! The linear layer: weight × optional bias × optional adapter.
+
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::{Tensor, backend::Backend};
+use emberlm_quant::Weight;
+
+use crate::backend::over_tokens;
+use crate::{Adapter, DropoutKey, LoraBackend};
+
+/// A linear layer. Each of its parts varies by itself.
+#[derive(Module, Debug)]
+pub struct Linear<B: Backend> {
+    /// `[d_out, d_in]`.
+    pub weight: Weight<B>,
+    /// `[d_out]`.
+    pub bias: Option<Param<Tensor<B, 1>>>,
+    /// What LoRA adds.
+    pub adapter: Option<Adapter<B>>,
+}
+
+impl<B: Backend> Linear<B> {
+    /// A frozen layer without an adapter. `weight`: `[d_out, d_in]`, `bias`: `[d_out]`.
+    pub fn new(weight: Tensor<B, 2>, bias: Option<Tensor<B, 1>>) -> Self {
+        Self {
+            weight: Weight::dense(weight),
+            bias: bias.map(|bias| Param::initialized(ParamId::new(), bias)),
+            adapter: None,
+        }
+    }
+
+    /// `[d_out, d_in]`.
+    pub fn dims(&self) -> [usize; 2] {
+        self.weight.dims()
+    }
+
+    /// The dense weight with the adapter's delta added: `[d_out, d_in]`.
+    pub fn merged_weight(&self) -> Tensor<B, 2> {
+        let weight = self.weight.to_dense();
+        match &self.adapter {
+            Some(adapter) => weight + adapter.delta(),
+            None => weight,
+        }
+    }
+
+    /// The same function without an adapter: the delta is folded into a dense weight.
+    pub fn merge(self) -> Self {
+        match &self.adapter {
+            Some(_) => {
+                Self { weight: Weight::dense(self.merged_weight()), bias: self.bias, adapter: None }
+            }
+            None => self,
+        }
+    }
+}
+
+impl<B: LoraBackend> Linear<B> {
+    /// `[.., d_in] -> [.., d_out]`. `dropout` is given in training only.
+    pub fn forward<const D: usize>(
+        &self,
+        x: Tensor<B, D>,
+        dropout: Option<&DropoutKey>,
+    ) -> Tensor<B, D> {
+        let [d_out, _] = self.dims();
+        over_tokens(x, d_out, |x| {
+            let base = self.weight.matmul(x.clone());
+            let y = match &self.adapter {
+                Some(adapter) => adapter.add_to(base, x, dropout),
+                None => base,
+            };
+            match &self.bias {
+                Some(bias) => y + bias.val().unsqueeze(),
+                None => y,
+            }
+        })
+    }
+}

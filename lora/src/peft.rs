@@ -1,0 +1,369 @@
+//! Adapter folders as PEFT writes and reads them: `adapter_config.json` and `adapter_model.safetensors`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use burn::tensor::backend::Backend;
+use emberlm_quant::TensorFileError;
+use emberlm_quant::atomic_file::write_atomically;
+use emberlm_quant::tensor_file::{FloatDtype, NamedTensor, TensorFile, write_tensors};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::adapter::AdapterShape;
+use crate::{Adapter, InjectError, LoraConfig, LoraConfigError, NamedLinear, Targets, inject};
+
+/// The weights' file in an adapter folder.
+pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
+/// The configuration's file in an adapter folder.
+pub const CONFIG_FILE: &str = "adapter_config.json";
+
+/// Why an adapter folder can't be read, applied or written.
+#[derive(Debug, thiserror::Error)]
+pub enum PeftError {
+    /// The file system refused.
+    #[error("{path}: {source}")]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The folder is none that PEFT wrote.
+    #[error(
+        "{folder}: no {missing} there; an adapter folder holds {CONFIG_FILE} and {WEIGHTS_FILE}"
+    )]
+    NotAnAdapter {
+        /// The folder.
+        folder: PathBuf,
+        /// The file that it lacks.
+        missing: &'static str,
+    },
+    /// `adapter_config.json` isn't what it should be.
+    #[error("{path}: {reason}")]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// Settings that change the computation and that emberlm doesn't know.
+    #[error(
+        "{path}: not supported: {}. Such an adapter would compute something else here; convert it to plain LoRA with PEFT first",
+        .settings.join(", ")
+    )]
+    Unsupported {
+        /// The file.
+        path: PathBuf,
+        /// The settings, as `key = value`.
+        settings: Vec<String>,
+    },
+    /// The weights' file.
+    #[error(transparent)]
+    Tensors(#[from] TensorFileError),
+    /// The layers it names.
+    #[error(transparent)]
+    Inject(#[from] InjectError),
+    /// Tensors and layers don't pair off.
+    #[error("{path} does not fit this model and its own {CONFIG_FILE}:\n  {}", .faults.join("\n  "))]
+    DoesNotBind {
+        /// The file.
+        path: PathBuf,
+        /// Each tensor that is missing, left over, or of another shape.
+        faults: Vec<String>,
+    },
+}
+
+/// `adapter_config.json`, as far as emberlm computes with it.
+#[derive(Debug, Serialize, Deserialize)]
+struct ConfigFile {
+    // Alphabetical, as PEFT sorts the keys.
+    #[serde(default)]
+    alpha_pattern: BTreeMap<String, f64>,
+    #[serde(default)]
+    base_model_name_or_path: Option<String>,
+    #[serde(default = "no_bias")]
+    bias: String,
+    #[serde(default)]
+    fan_in_fan_out: bool,
+    #[serde(default)]
+    inference_mode: bool,
+    #[serde(default = "yes")]
+    init_lora_weights: Value,
+    #[serde(default)]
+    layers_to_transform: Option<OneOrMany>,
+    #[serde(default = "eight_f64")]
+    lora_alpha: f64,
+    #[serde(default)]
+    lora_dropout: f64,
+    #[serde(default)]
+    modules_to_save: Option<Vec<String>>,
+    peft_type: String,
+    #[serde(default = "eight")]
+    r: usize,
+    #[serde(default)]
+    rank_pattern: BTreeMap<String, usize>,
+    #[serde(default)]
+    target_modules: Option<OneOrManyNames>,
+    #[serde(default)]
+    task_type: Option<String>,
+    #[serde(default)]
+    use_dora: bool,
+    #[serde(default)]
+    use_rslora: bool,
+    #[serde(flatten)]
+    others: Map<String, Value>,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum OneOrMany {
+    One(usize),
+    Many(Vec<usize>),
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum OneOrManyNames {
+    One(String),
+    Many(Vec<String>),
+}
+
+fn no_bias() -> String {
+    "none".into()
+}
+fn yes() -> Value {
+    Value::Bool(true)
+}
+fn eight() -> usize {
+    8
+}
+fn eight_f64() -> f64 {
+    8.0
+}
+
+/// Keys of newer PEFT versions that say nothing about the computation of a loaded adapter.
+const HARMLESS: &[&str] = &[
+    "auto_mapping",
+    "corda_config",
+    "ensure_weight_tying",
+    "eva_config",
+    "layers_pattern",
+    "loftq_config",
+    "lora_ga_config",
+    "megatron_config",
+    "megatron_core",
+    "peft_version",
+    "qalora_group_size",
+    "revision",
+    "runtime_config",
+];
+
+impl ConfigFile {
+    fn unsupported(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        if self.peft_type != "LORA" {
+            found.push(format!("peft_type = {:?}", self.peft_type));
+        }
+        if self.bias != "none" {
+            found.push(format!("bias = {:?}", self.bias));
+        }
+        if self.fan_in_fan_out {
+            found.push("fan_in_fan_out = true".into());
+        }
+        if self.use_dora {
+            found.push("use_dora = true".into());
+        }
+        if self.modules_to_save.as_ref().is_some_and(|modules| !modules.is_empty()) {
+            found.push(format!("modules_to_save = {:?}", self.modules_to_save));
+        }
+        for (key, value) in &self.others {
+            let is_off = match value {
+                Value::Null | Value::Bool(false) => true,
+                Value::Array(items) => items.is_empty(),
+                Value::Object(items) => items.is_empty(),
+                _ => false,
+            };
+            if !is_off && !HARMLESS.contains(&key.as_str()) {
+                found.push(format!("{key} = {value}"));
+            }
+        }
+        found
+    }
+}
+
+/// An adapter folder that has been read, not yet applied to a model.
+pub struct AdapterFolder {
+    /// What the adapter is.
+    pub config: LoraConfig,
+    /// The base model it says it was trained on.
+    pub base_model: Option<String>,
+    weights: TensorFile,
+}
+
+impl AdapterFolder {
+    /// Reads the configuration and opens the weights.
+    ///
+    /// # Errors
+    /// Any [`PeftError`] but [`PeftError::DoesNotBind`]; what changes the computation and isn't supported is refused by name.
+    pub fn open(folder: &Path) -> Result<Self, PeftError> {
+        for missing in [CONFIG_FILE, WEIGHTS_FILE] {
+            if !folder.join(missing).is_file() {
+                return Err(PeftError::NotAnAdapter { folder: folder.into(), missing });
+            }
+        }
+        let path = folder.join(CONFIG_FILE);
+        let text = fs::read_to_string(&path)
+            .map_err(|source| PeftError::Io { path: path.clone(), source })?;
+        let file: ConfigFile = serde_json::from_str(&text)
+            .map_err(|e| PeftError::Json { path: path.clone(), reason: e.to_string() })?;
+        let settings = file.unsupported();
+        if !settings.is_empty() {
+            return Err(PeftError::Unsupported { path, settings });
+        }
+        let targets = match file.target_modules {
+            Some(OneOrManyNames::One(name)) if name == "all-linear" => Targets::AllLinear,
+            Some(OneOrManyNames::One(pattern)) => Targets::Regex(pattern),
+            Some(OneOrManyNames::Many(names)) => Targets::Names(names),
+            None => {
+                let reason = "no `target_modules`: which layers it adapts is not known".into();
+                return Err(PeftError::Json { path, reason });
+            }
+        };
+        let config = LoraConfig {
+            r: file.r,
+            alpha: file.lora_alpha,
+            dropout: file.lora_dropout,
+            targets,
+            use_rslora: file.use_rslora,
+            rank_pattern: file.rank_pattern,
+            alpha_pattern: file.alpha_pattern,
+            layers_to_transform: file.layers_to_transform.map(|blocks| match blocks {
+                OneOrMany::One(block) => vec![block],
+                OneOrMany::Many(blocks) => blocks,
+            }),
+        };
+        config
+            .check()
+            .map_err(|e: LoraConfigError| PeftError::Json { path, reason: e.to_string() })?;
+        let weights = TensorFile::open(&folder.join(WEIGHTS_FILE))?;
+        Ok(Self { config, base_model: file.base_model_name_or_path, weights })
+    }
+
+    /// Gives the adapter to a model's layers. Every tensor of the file must bind, and every targeted layer must find its own.
+    ///
+    /// # Errors
+    /// [`PeftError::Inject`], [`PeftError::Tensors`], [`PeftError::DoesNotBind`] with all faults at once.
+    pub fn apply<B: Backend>(
+        &self,
+        mut linears: Vec<NamedLinear<'_, B>>,
+        device: &B::Device,
+    ) -> Result<Vec<String>, PeftError> {
+        let borrowed = linears.iter_mut().map(|l| NamedLinear {
+            name: l.name.clone(),
+            is_head: l.is_head,
+            linear: &mut *l.linear,
+        });
+        let injected = inject(borrowed.collect(), &self.config, 0, device)?;
+        let mut left: BTreeSet<&str> = self.weights.entries().keys().map(String::as_str).collect();
+        let mut faults = Vec::new();
+        for NamedLinear { name, linear, .. } in &mut linears {
+            let [d_out, d_in] = linear.dims();
+            let Some(adapter) = linear.adapter.as_mut() else { continue };
+            let [r, _] = adapter.lora_a.dims();
+            let shape =
+                AdapterShape { d_out, d_in, r, scaling: adapter.scaling, dropout: adapter.dropout };
+            let mut read = |factor: &str, shape: [usize; 2]| {
+                let key = key(name, factor);
+                left.remove(key.as_str());
+                match self.weights.entries().get(&key) {
+                    None => faults.push(format!("missing: {key} {shape:?}")),
+                    Some(entry) if entry.shape != shape => faults.push(format!(
+                        "shape of {key}: expected {shape:?}, found {:?}",
+                        entry.shape
+                    )),
+                    Some(_) => return self.weights.read_f32(&key).map(Some),
+                }
+                Ok(None)
+            };
+            let a = read("lora_A", [r, d_in])?;
+            let b = read("lora_B", [d_out, r])?;
+            if let (Some(a), Some(b)) = (a, b) {
+                *adapter = Adapter::from_values(name, shape, a, b, device);
+            }
+        }
+        faults.extend(left.iter().map(|key| format!("no layer for: {key}")));
+        if faults.is_empty() {
+            Ok(injected)
+        } else {
+            Err(PeftError::DoesNotBind { path: self.weights.path().into(), faults })
+        }
+    }
+}
+
+fn key(layer: &str, factor: &str) -> String {
+    format!("base_model.model.{layer}.{factor}.weight")
+}
+
+/// Writes an adapter folder that PEFT, vLLM and llama.cpp load. Each file is there whole or not at all; the weights come
+/// first, so that a folder with a configuration has weights that belong to it.
+///
+/// # Errors
+/// [`PeftError::Io`], [`PeftError::Tensors`].
+pub fn save<B: Backend>(
+    folder: &Path,
+    linears: &[NamedLinear<'_, B>],
+    config: &LoraConfig,
+    base_model: Option<&str>,
+) -> Result<(), PeftError> {
+    fs::create_dir_all(folder).map_err(|source| PeftError::Io { path: folder.into(), source })?;
+    let mut tensors = Vec::new();
+    for NamedLinear { name, linear, .. } in linears {
+        let Some(adapter) = &linear.adapter else { continue };
+        for (factor, param) in [("lora_A", &adapter.lora_a), ("lora_B", &adapter.lora_b)] {
+            let shape = param.dims().to_vec();
+            let values = || param.val().into_data().iter::<f32>().collect();
+            tensors.push(NamedTensor { name: key(name, factor), shape, values: Box::new(values) });
+        }
+    }
+    write_tensors(&folder.join(WEIGHTS_FILE), &tensors, FloatDtype::F32)?;
+    let file = ConfigFile {
+        alpha_pattern: config.alpha_pattern.clone(),
+        base_model_name_or_path: base_model.map(Into::into),
+        bias: no_bias(),
+        fan_in_fan_out: false,
+        inference_mode: true,
+        init_lora_weights: yes(),
+        layers_to_transform: config.layers_to_transform.clone().map(OneOrMany::Many),
+        lora_alpha: config.alpha,
+        lora_dropout: config.dropout,
+        modules_to_save: None,
+        peft_type: "LORA".into(),
+        r: config.r,
+        rank_pattern: config.rank_pattern.clone(),
+        target_modules: Some(match &config.targets {
+            Targets::AllLinear => OneOrManyNames::Many(layer_kinds(linears)),
+            Targets::Names(names) => OneOrManyNames::Many(names.clone()),
+            Targets::Regex(pattern) => OneOrManyNames::One(pattern.clone()),
+        }),
+        task_type: Some("CAUSAL_LM".into()),
+        use_dora: false,
+        use_rslora: config.use_rslora,
+        others: Map::new(),
+    };
+    let path = folder.join(CONFIG_FILE);
+    let text = serde_json::to_string_pretty(&file)
+        .map_err(|e| PeftError::Json { path: path.clone(), reason: e.to_string() })?;
+    write_atomically(&path, |out| out.write_all(text.as_bytes()))
+        .map_err(|source| PeftError::Io { path, source })
+}
+
+/// The last parts of the adapted layers' names: vLLM and llama.cpp know lists of names, not `all-linear`.
+fn layer_kinds<B: Backend>(linears: &[NamedLinear<'_, B>]) -> Vec<String> {
+    let adapted = linears.iter().filter(|l| l.linear.adapter.is_some());
+    let kinds: BTreeSet<&str> =
+        adapted.map(|l| l.name.rsplit('.').next().unwrap_or(&l.name)).collect();
+    kinds.into_iter().map(Into::into).collect()
+}

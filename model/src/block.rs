@@ -1,0 +1,46 @@
+//! One block of a decoder.
+
+use burn::module::Module;
+use burn::tensor::{Tensor, backend::Backend};
+use emberlm_lora::DropoutKey;
+
+use crate::kv_cache::LayerCache;
+use crate::{Attention, Inputs, Mlp, ModelBackend, RmsNorm};
+
+/// Attention and feed-forward, each on a normalised copy of the residual stream and added to it.
+#[derive(Module, Debug)]
+pub struct DecoderLayer<B: Backend> {
+    /// Tokens look at each other.
+    pub self_attn: Attention<B>,
+    /// Tokens think for themselves.
+    pub mlp: Mlp<B>,
+    /// Before attention.
+    pub input_layernorm: RmsNorm<B>,
+    /// Before the feed-forward.
+    pub post_attention_layernorm: RmsNorm<B>,
+}
+
+impl<B: ModelBackend> DecoderLayer<B> {
+    /// `[batch, seq, hidden] -> [batch, seq, hidden]`, for training: without a cache.
+    pub fn forward(
+        &self,
+        x: Tensor<B, 3>,
+        inputs: &Inputs<B>,
+        dropout: Option<&DropoutKey>,
+    ) -> Tensor<B, 3> {
+        self.forward_with_cache(x, inputs, None, dropout)
+    }
+
+    pub(crate) fn forward_with_cache(
+        &self,
+        x: Tensor<B, 3>,
+        inputs: &Inputs<B>,
+        cache: Option<&mut LayerCache<B>>,
+        dropout: Option<&DropoutKey>,
+    ) -> Tensor<B, 3> {
+        let normed = self.input_layernorm.forward(x.clone());
+        let x = x + self.self_attn.forward(normed, inputs, cache, dropout);
+        let normed = self.post_attention_layernorm.forward(x.clone());
+        x + self.mlp.forward(normed, dropout)
+    }
+}

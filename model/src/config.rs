@@ -1,0 +1,239 @@
+//! What a model is, whatever its family: the numbers that the blocks are built from.
+
+use std::path::{Path, PathBuf};
+
+use crate::Activation;
+use crate::family;
+use crate::hf_config::HfConfig;
+
+/// A decoder-only language model, described.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelConfig {
+    /// The family's name, `model_type` in `config.json`.
+    pub model_type: String,
+    /// Tokens in the embedding.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width of the feed-forward's inside.
+    pub intermediate_size: usize,
+    /// Blocks.
+    pub num_hidden_layers: usize,
+    /// Query heads.
+    pub num_attention_heads: usize,
+    /// Key and value heads; each serves `num_attention_heads / num_key_value_heads` query heads.
+    pub num_key_value_heads: usize,
+    /// Features a head.
+    pub head_dim: usize,
+    /// Added to the mean square before the root.
+    pub rms_norm_eps: f64,
+    /// Positions.
+    pub rope: RopeConfig,
+    /// The feed-forward's non-linearity.
+    pub activation: Activation,
+    /// Whether q, k and v have biases.
+    pub qkv_bias: bool,
+    /// Whether o has a bias.
+    pub output_bias: bool,
+    /// Whether the feed-forward's layers have biases.
+    pub mlp_bias: bool,
+    /// Whether the head's weight is the embedding's.
+    pub tie_word_embeddings: bool,
+    /// For each block, how many positions back it sees (itself included); `None`: all.
+    pub sliding_windows: Vec<Option<usize>>,
+    /// Longest sequence that it was made for.
+    pub max_position_embeddings: usize,
+    /// Standard deviation of random initial weights.
+    pub initializer_range: f64,
+    /// Tokens that end a text, by `config.json`.
+    pub eos_token_ids: Vec<u32>,
+}
+
+/// Rotary positions (Su et al., 2021, arXiv:2104.09864).
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeConfig {
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// How the frequencies are stretched.
+    pub kind: RopeKind,
+}
+
+/// The ways in which rotary frequencies are stretched to longer contexts, as transformers' `modeling_rope_utils` computes them.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeKind {
+    /// Not at all.
+    Default,
+    /// Positions divided by a factor.
+    Linear {
+        /// The factor.
+        factor: f64,
+    },
+    /// NTK-aware growth of the base past the trained length.
+    Dynamic {
+        /// The factor.
+        factor: f64,
+        /// The trained length.
+        original_max: usize,
+    },
+    /// YaRN (Peng et al., 2023, arXiv:2309.00071).
+    Yarn {
+        /// The factor.
+        factor: f64,
+        /// The trained length.
+        original_max: usize,
+        /// Rotations above which a frequency stays as it is.
+        beta_fast: f64,
+        /// Rotations below which a frequency is divided by the factor.
+        beta_slow: f64,
+        /// Factor on cosines and sines.
+        attention_factor: f64,
+        /// Whether the ramp's ends are rounded to whole dimensions.
+        truncate: bool,
+    },
+    /// LongRoPE (Ding et al., 2024, arXiv:2402.13753).
+    LongRope {
+        /// Divisors of the frequencies up to the trained length.
+        short_factor: Vec<f64>,
+        /// Divisors of the frequencies past it.
+        long_factor: Vec<f64>,
+        /// The trained length.
+        original_max: usize,
+        /// Factor on cosines and sines.
+        attention_factor: f64,
+    },
+    /// Llama 3.1's.
+    Llama3 {
+        /// The factor.
+        factor: f64,
+        /// Wavelengths above `original_max / low_freq_factor` are stretched whole.
+        low_freq_factor: f64,
+        /// Wavelengths below `original_max / high_freq_factor` stay.
+        high_freq_factor: f64,
+        /// The trained length.
+        original_max: usize,
+    },
+}
+
+/// Why a `config.json` can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file can't be read.
+    #[error("{path}: {reason}")]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system or the parser said.
+        reason: String,
+    },
+    /// Values that emberlm can't compute with, all of them.
+    #[error("{path}:\n  {}", .faults.join("\n  "))]
+    Invalid {
+        /// The file.
+        path: PathBuf,
+        /// Each key, what it holds and what it may hold.
+        faults: Vec<String>,
+    },
+}
+
+impl ModelConfig {
+    /// Reads `config.json`, as transformers 4 or 5 writes it.
+    ///
+    /// # Errors
+    /// [`ConfigError`], with all faults at once.
+    pub fn read(path: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| ConfigError::Unreadable { path: path.into(), reason: e.to_string() })?;
+        Self::parse(&text, path)
+    }
+
+    /// Parses the text of a `config.json`; `path` is for messages.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read).
+    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
+        let hf: HfConfig = serde_json::from_str(text)
+            .map_err(|e| ConfigError::Unreadable { path: path.into(), reason: e.to_string() })?;
+        let config = family::model_config(&hf)
+            .map_err(|faults| ConfigError::Invalid { path: path.into(), faults })?;
+        let faults = config.faults();
+        if faults.is_empty() {
+            Ok(config)
+        } else {
+            Err(ConfigError::Invalid { path: path.into(), faults })
+        }
+    }
+
+    /// Numbers that don't go together.
+    fn faults(&self) -> Vec<String> {
+        let mut faults = Vec::new();
+        let sizes = [
+            ("vocab_size", self.vocab_size),
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_hidden_layers", self.num_hidden_layers),
+            ("num_attention_heads", self.num_attention_heads),
+            ("num_key_value_heads", self.num_key_value_heads),
+            ("head_dim", self.head_dim),
+        ];
+        for (key, _) in sizes.iter().filter(|(_, size)| *size == 0) {
+            faults.push(format!("{key} is 0, expected at least 1"));
+        }
+        if self.num_key_value_heads > 0
+            && !self.num_attention_heads.is_multiple_of(self.num_key_value_heads)
+        {
+            faults.push(format!(
+                "num_attention_heads is {}, expected a multiple of num_key_value_heads ({})",
+                self.num_attention_heads, self.num_key_value_heads
+            ));
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            faults.push(format!("head_dim is {}, expected an even number", self.head_dim));
+        }
+        if let RopeKind::LongRope { short_factor, long_factor, .. } = &self.rope.kind {
+            for (key, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
+                if factors.len() != self.head_dim / 2 {
+                    faults.push(format!(
+                        "rope {key} has {} numbers, expected head_dim / 2 = {}",
+                        factors.len(),
+                        self.head_dim / 2
+                    ));
+                }
+            }
+        }
+        faults
+    }
+
+    /// Every tensor of the model's checkpoint: key and shape, in the order of the model.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let (hidden, inner) = (self.hidden_size, self.intermediate_size);
+        let q = self.num_attention_heads * self.head_dim;
+        let kv = self.num_key_value_heads * self.head_dim;
+        let mut tensors = vec![("model.embed_tokens.weight".into(), vec![self.vocab_size, hidden])];
+        let mut linear = |key: String, d_out: usize, d_in: usize, bias: bool| {
+            tensors.push((format!("{key}.weight"), vec![d_out, d_in]));
+            if bias {
+                tensors.push((format!("{key}.bias"), vec![d_out]));
+            }
+        };
+        for layer in 0..self.num_hidden_layers {
+            let key = |name: &str| format!("model.layers.{layer}.{name}");
+            linear(key("self_attn.q_proj"), q, hidden, self.qkv_bias);
+            linear(key("self_attn.k_proj"), kv, hidden, self.qkv_bias);
+            linear(key("self_attn.v_proj"), kv, hidden, self.qkv_bias);
+            linear(key("self_attn.o_proj"), hidden, q, self.output_bias);
+            linear(key("mlp.gate_proj"), inner, hidden, self.mlp_bias);
+            linear(key("mlp.up_proj"), inner, hidden, self.mlp_bias);
+            linear(key("mlp.down_proj"), hidden, inner, self.mlp_bias);
+        }
+        if !self.tie_word_embeddings {
+            linear("lm_head".into(), self.vocab_size, hidden, false);
+        }
+        for layer in 0..self.num_hidden_layers {
+            for norm in ["input_layernorm", "post_attention_layernorm"] {
+                tensors.push((format!("model.layers.{layer}.{norm}.weight"), vec![hidden]));
+            }
+        }
+        tensors.push(("model.norm.weight".into(), vec![hidden]));
+        tensors
+    }
+}

@@ -1,0 +1,36 @@
+//! Decoder-only language models: one set of blocks, and families that are data.
+//!
+//! A Hugging Face folder becomes a [`ModelConfig`] (by its [`family`]) and a [`CausalLm`]; field paths are checkpoint keys,
+//! so `model.layers.0.self_attn.q_proj` names the same layer here, in a safetensors file and in a LoRA target.
+#![deny(missing_docs)]
+
+mod activation;
+mod attention;
+mod autodiff;
+mod backend;
+mod block;
+mod causal_lm;
+mod config;
+pub mod family;
+mod hf_config;
+mod inputs;
+mod kv_cache;
+mod loss;
+mod mlp;
+mod norm;
+mod rope;
+pub mod weights;
+
+pub use activation::Activation;
+pub use attention::Attention;
+pub use backend::ModelBackend;
+pub use block::DecoderLayer;
+pub use causal_lm::{CausalLm, Decoder, Embedding};
+pub use config::{ConfigError, ModelConfig, RopeConfig, RopeKind};
+pub use inputs::{AttentionMask, Inputs, SequenceBatch};
+pub use kv_cache::KvCache;
+pub use loss::cross_entropy_sum;
+pub use mlp::Mlp;
+pub use norm::RmsNorm;
+pub use rope::RotaryTable;
+pub use weights::{LoadError, load, random};

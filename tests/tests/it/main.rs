@@ -1,0 +1,8 @@
+//! One binary for all integration tests: it links once.
+
+mod adapter_goldens;
+mod data_goldens;
+mod finite_differences;
+mod laws;
+mod model_goldens;
+mod support;

@@ -1,0 +1,82 @@
+//! Models and batches of the goldens, on any backend.
+
+use burn::backend::Autodiff;
+use emberlm::config::Recompute;
+use emberlm::{Gradients, StepOptions, TrainBackend, loss_and_grads};
+use emberlm_data::{Batch, Target};
+use emberlm_lora::walk::set_trainable;
+use emberlm_model::{CausalLm, Inputs, ModelBackend, ModelConfig};
+use emberlm_quant::TensorFile;
+use emberlm_tests::{golden_path, golden_tensors};
+
+pub(crate) type NdArray = burn_ndarray::NdArray<f32>;
+pub(crate) type Flex = burn_flex::Flex;
+#[cfg(feature = "wgpu")]
+pub(crate) type Wgpu = burn_wgpu::Wgpu;
+
+/// Every golden model of the families that are built.
+pub(crate) const MODELS: &[&str] = &[
+    "llama",
+    "llama-tied-bias",
+    "llama3-rope",
+    "llama-linear-rope",
+    "llama-dynamic-rope",
+    "llama-yarn-rope",
+    "qwen2",
+];
+
+pub(crate) fn load<B: ModelBackend>(name: &str) -> (ModelConfig, CausalLm<B>) {
+    let folder = golden_path(&format!("models/{name}"));
+    emberlm_model::load(&folder, &Default::default()).unwrap()
+}
+
+/// The golden's two rows of ids with the labels that are not masked.
+pub(crate) fn batch(file: &TensorFile) -> Batch {
+    let [rows, seq] = file.entries()["input_ids"].shape[..] else { panic!("[rows, seq]") };
+    let ids: Vec<u32> = to_u32(&file.read_i64("input_ids").unwrap());
+    let labels = file.read_i64("labels").unwrap();
+    let mut targets = Vec::new();
+    for (i, &label) in labels.iter().enumerate() {
+        // The logits at one position predict the next.
+        if i % seq > 0 && label >= 0 {
+            targets.push(Target { index: i - 1, token: label as u32 });
+        }
+    }
+    let positions = (0..rows * seq).map(|i| (i % seq) as u32).collect();
+    let segments = vec![1; rows * seq];
+    Batch { rows, seq, ids, positions, segments, targets, examples: (0..rows).collect() }
+}
+
+fn to_u32(ids: &[i64]) -> Vec<u32> {
+    ids.iter().map(|&id| u32::try_from(id).unwrap()).collect()
+}
+
+pub(crate) fn golden_batch(model: &str) -> (TensorFile, Batch) {
+    let file = golden_tensors(&format!("models/{model}/golden.safetensors"));
+    let batch = batch(&file);
+    (file, batch)
+}
+
+pub(crate) fn inputs<B: ModelBackend>(config: &ModelConfig, batch: &Batch) -> Inputs<B> {
+    emberlm::step::inputs(config, batch, &Default::default())
+}
+
+/// Mean loss over the batch's supervised tokens, and all gradients of it.
+pub(crate) fn mean_loss_and_grads<A: TrainBackend>(
+    model: &CausalLm<A>,
+    config: &ModelConfig,
+    batch: &Batch,
+    recompute: Recompute,
+) -> (f64, Gradients<A::InnerBackend>) {
+    let count = batch.targets.len() as f64;
+    let options = StepOptions { scale: 1.0 / count, recompute, dropout: None };
+    let mut gradients = Gradients::default();
+    let sum = loss_and_grads(model, config, batch, options, &mut gradients);
+    (sum / count, gradients)
+}
+
+/// A golden model under autodiff, every parameter trainable.
+pub(crate) fn load_trainable<B: ModelBackend>(name: &str) -> (ModelConfig, CausalLm<Autodiff<B>>) {
+    let (config, model) = load::<Autodiff<B>>(name);
+    (config, set_trainable(model, |_| true))
+}

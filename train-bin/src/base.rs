@@ -1,0 +1,172 @@
+//! The model that a command starts from: a Hugging Face folder, the built-in example, or random weights.
+
+use std::path::{Path, PathBuf};
+
+use burn::tensor::backend::Backend;
+use emberlm_data::{DataError, TextTokenizer};
+use emberlm_lora::peft::{AdapterFolder, PeftError};
+use emberlm_model::weights::{self, Checkpoint};
+use emberlm_model::{CausalLm, ConfigError, LoadError, ModelConfig};
+use emberlm_quant::tensor_file::FloatDtype;
+
+use crate::builtin;
+use crate::config::{ModelSource, shown};
+
+/// What `--model` takes for the model in the program.
+pub const BUILTIN: &str = "builtin";
+
+/// A base model that has been opened: configuration, tokenizer, and weights that are read when it is built.
+pub struct Base {
+    /// What the model is.
+    pub config: ModelConfig,
+    /// The text of its `config.json`.
+    pub config_text: String,
+    /// Its tokenizer.
+    pub tokenizer: TextTokenizer,
+    /// What an adapter's configuration calls it.
+    pub name: String,
+    weights: Weights,
+}
+
+enum Weights {
+    Checkpoint(Checkpoint),
+    Random { seed: u64 },
+}
+
+/// Why a base model can't be opened or built.
+#[derive(Debug, thiserror::Error)]
+pub enum BaseError {
+    /// Configuration or weights.
+    #[error(transparent)]
+    Load(#[from] LoadError),
+    /// The tokenizer.
+    #[error(transparent)]
+    Tokenizer(#[from] DataError),
+    /// The adapter.
+    #[error(transparent)]
+    Adapter(#[from] PeftError),
+    /// A tokenizer that makes tokens which the model doesn't know.
+    #[error(
+        "{name}: the tokenizer has {tokenizer} tokens and the model only {model}: they don't belong together. Take both from one folder"
+    )]
+    Vocabulary {
+        /// The model.
+        name: String,
+        /// Tokens of the tokenizer.
+        tokenizer: usize,
+        /// Rows of the embedding.
+        model: usize,
+    },
+}
+
+impl Base {
+    /// Opens what a run's configuration names. `seed` is for random weights.
+    ///
+    /// # Errors
+    /// [`BaseError`].
+    pub fn open(source: &ModelSource, seed: u64) -> Result<Self, BaseError> {
+        match source {
+            ModelSource::Builtin => builtin::base(),
+            ModelSource::Pretrained { path, tokenizer } => {
+                let config_text = read_config(&path.join("config.json"))?;
+                let config = parse_config(&config_text, &path.join("config.json"))?;
+                let checkpoint = Checkpoint::open(path, &config)?;
+                let tokenizer = TextTokenizer::from_dir(tokenizer)?;
+                let name = shown(path).display().to_string();
+                Self::new(config, config_text, tokenizer, name, Weights::Checkpoint(checkpoint))
+            }
+            ModelSource::Scratch { config: path, tokenizer } => {
+                let config_text = read_config(path)?;
+                let config = parse_config(&config_text, path)?;
+                let tokenizer = TextTokenizer::from_dir(tokenizer)?;
+                let name = shown(path).display().to_string();
+                Self::new(config, config_text, tokenizer, name, Weights::Random { seed })
+            }
+        }
+    }
+
+    /// Opens what `--model` names: a folder, or `builtin`.
+    ///
+    /// # Errors
+    /// [`BaseError`].
+    pub fn open_path(path: &Path) -> Result<Self, BaseError> {
+        if path == Path::new(BUILTIN) && !path.exists() {
+            return builtin::base();
+        }
+        let path: PathBuf = path.into();
+        Self::open(&ModelSource::Pretrained { path: path.clone(), tokenizer: path }, 0)
+    }
+
+    pub(crate) fn from_checkpoint(
+        config: ModelConfig,
+        config_text: String,
+        tokenizer: TextTokenizer,
+        name: String,
+        checkpoint: Checkpoint,
+    ) -> Result<Self, BaseError> {
+        Self::new(config, config_text, tokenizer, name, Weights::Checkpoint(checkpoint))
+    }
+
+    fn new(
+        config: ModelConfig,
+        config_text: String,
+        tokenizer: TextTokenizer,
+        name: String,
+        weights: Weights,
+    ) -> Result<Self, BaseError> {
+        let (found, model) = (tokenizer.vocab_size(), config.vocab_size);
+        if found > model {
+            return Err(BaseError::Vocabulary { name, tokenizer: found, model });
+        }
+        Ok(Self { config, config_text, tokenizer, name, weights })
+    }
+
+    /// The model on a device, all frozen.
+    ///
+    /// # Errors
+    /// [`BaseError::Load`].
+    pub fn build<B: Backend>(&self, device: &B::Device) -> Result<CausalLm<B>, BaseError> {
+        match &self.weights {
+            Weights::Checkpoint(checkpoint) => {
+                Ok(weights::from_checkpoint(&self.config, checkpoint, device)?)
+            }
+            Weights::Random { seed } => Ok(weights::random(&self.config, *seed, device)),
+        }
+    }
+
+    /// The model on a device, with an adapter if one is named.
+    ///
+    /// # Errors
+    /// [`BaseError`].
+    pub fn build_with<B: Backend>(
+        &self,
+        adapter: Option<&Path>,
+        device: &B::Device,
+    ) -> Result<CausalLm<B>, BaseError> {
+        let mut model = self.build::<B>(device)?;
+        if let Some(folder) = adapter {
+            AdapterFolder::open(folder)?.apply(model.linears_mut(), device)?;
+        }
+        Ok(model)
+    }
+
+    /// The float type that the base's files are stored in.
+    pub fn stored_dtype(&self) -> FloatDtype {
+        match &self.weights {
+            Weights::Checkpoint(checkpoint) => checkpoint.dtype(),
+            Weights::Random { .. } => FloatDtype::F32,
+        }
+    }
+}
+
+fn read_config(path: &Path) -> Result<String, LoadError> {
+    let text = std::fs::read_to_string(path).map_err(|e| ConfigError::Unreadable {
+        path: path.into(),
+        reason: format!("{e}. Expected a Hugging Face model folder with a config.json"),
+    });
+    Ok(text?)
+}
+
+fn parse_config(text: &str, path: &Path) -> Result<ModelConfig, LoadError> {
+    Ok(ModelConfig::parse(text, path)?)
+}

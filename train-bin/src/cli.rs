@@ -1,0 +1,466 @@
+//! The command line: what can be typed, and no more. The doc comments are the help texts.
+
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
+use clap::{Args, Parser, Subcommand, ValueHint};
+
+use crate::config::{Backend, Choice, Dtype, Override, Quant, Template, UnknownChoice};
+
+/// Fine-tune large language models: LoRA, QLoRA, full fine-tuning and continued pre-training.
+#[derive(Debug, Clone, PartialEq, Parser)]
+#[command(
+    name = "emberlm",
+    version,
+    max_term_width = 100,
+    propagate_version = true,
+    arg_required_else_help = true
+)]
+#[command(after_help = "\
+Examples:
+  emberlm train                                       the built-in example, with no file at all
+  emberlm train run.toml --set train.learning_rate=1e-4
+  emberlm eval --model models/llama --adapter runs/a --data test.jsonl
+  emberlm generate --model models/llama --adapter runs/a --prompt 'Why is the sky blue?'
+  emberlm merge --model models/llama --adapter runs/a --out models/merged
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+pub struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What the program does.
+#[derive(Debug, Clone, PartialEq, Subcommand)]
+pub enum Command {
+    /// Train adapters, or all weights, on examples
+    ///
+    /// Settings come from the file, then from --set, then from the other flags; the later one wins.
+    /// Without a section `[lora]` all weights are trained. With no file at all, the built-in
+    /// example is trained.
+    Train(TrainArgs),
+    /// Loss and perplexity of a model, with or without an adapter, on examples
+    Eval(EvalArgs),
+    /// Continue one prompt
+    Generate(GenerateArgs),
+    /// Talk with a model in the terminal
+    Chat(ChatArgs),
+    /// Fold an adapter into its base model: a plain Hugging Face folder
+    Merge(MergeArgs),
+}
+
+/// Arguments of `emberlm train`.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
+pub struct TrainArgs {
+    /// Configuration of the run; relative paths in it begin at its folder
+    #[arg(value_name = "RUN.toml", value_hint = ValueHint::FilePath)]
+    pub config: Option<PathBuf>,
+    /// Model to start from, a Hugging Face folder [model.path]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = utf8_path())]
+    pub model: Option<PathBuf>,
+    /// File with examples to learn from; may be given several times [data.train]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = utf8_path())]
+    pub data: Vec<PathBuf>,
+    /// File with examples to evaluate on; may be given several times [data.eval]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, value_parser = utf8_path())]
+    pub eval: Vec<PathBuf>,
+    /// Run folder [train.output_dir]
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, value_parser = utf8_path())]
+    pub out: Option<PathBuf>,
+    /// Where to compute [model.backend]
+    #[arg(long, value_parser = choice::<Backend>())]
+    pub backend: Option<Backend>,
+    /// Any setting, such as `train.steps=100` or `lora.target_modules=[q_proj,v_proj]`; may be
+    /// given several times
+    #[arg(long, value_name = "SECTION.KEY=VALUE")]
+    pub set: Vec<String>,
+    /// Go on with an interrupted run: from the last checkpoint in the run folder, or from the one
+    /// at PATH
+    #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
+    pub resume: Option<Option<PathBuf>>,
+    /// Check configuration, model and data, say what would be done, and stop
+    #[arg(long)]
+    pub dry_run: bool,
+    /// No progress on the screen; warnings and errors only
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+impl TrainArgs {
+    /// The settings given on the command line, in the order in which they are applied: `--set`
+    /// first, then flags.
+    #[must_use]
+    pub fn overrides(&self) -> Vec<Override> {
+        let mut overrides: Vec<Override> =
+            self.set.iter().map(|text| Override::Set { text: text.clone() }).collect();
+        let mut flag = |flag, key, value| overrides.push(Override::Flag { flag, key, value });
+        if let Some(model) = &self.model {
+            flag("--model", "model.path", path_value(model));
+        }
+        if !self.data.is_empty() {
+            flag("--data", "data.train", path_values(&self.data));
+        }
+        if !self.eval.is_empty() {
+            flag("--eval", "data.eval", path_values(&self.eval));
+        }
+        if let Some(out) = &self.out {
+            flag("--out", "train.output_dir", path_value(out));
+        }
+        if let Some(backend) = self.backend {
+            flag("--backend", "model.backend", backend.name().into());
+        }
+        overrides
+    }
+}
+
+/// The model that a command uses, and how it is held.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct ModelArgs {
+    /// Model, a Hugging Face folder
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub model: PathBuf,
+    /// LoRA adapter for it, a PEFT folder such as a run folder
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub adapter: Option<PathBuf>,
+    /// Where to compute
+    #[arg(long, default_value_t, value_parser = choice::<Backend>())]
+    pub backend: Backend,
+    /// Dtype of weights and activations
+    #[arg(long, default_value_t, value_parser = choice::<Dtype>())]
+    pub dtype: Dtype,
+}
+
+/// Loss and perplexity of a model on examples, over the supervised tokens.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct EvalArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// How the weights of the linear layers are stored
+    #[arg(long, default_value_t, value_parser = choice::<Quant>())]
+    pub quant: Quant,
+    /// File with examples; may be given several times
+    #[arg(long, required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub data: Vec<PathBuf>,
+    /// Format of the examples
+    #[arg(long, default_value = "auto", value_parser = NonEmptyStringValueParser::new())]
+    pub format: String,
+    /// Chat template: the one that comes with the tokenizer, or none
+    #[arg(long, default_value_t, value_parser = choice::<Template>())]
+    pub template: Template,
+    /// Longest example in tokens
+    #[arg(long, value_name = "N", default_value = "2048")]
+    pub max_length: NonZeroUsize,
+    /// Examples computed together; the result does not depend on it
+    #[arg(long, value_name = "N", default_value = "4")]
+    pub batch_size: NonZeroUsize,
+    /// Only the first N examples
+    #[arg(long, value_name = "N")]
+    pub limit: Option<NonZeroUsize>,
+    /// Write ids and logits of the first rows, to compare with other tools
+    #[arg(long, value_name = "FILE.safetensors", value_hint = ValueHint::FilePath)]
+    pub logits: Option<PathBuf>,
+    /// Print exactly one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// How the next token is chosen.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct SamplingArgs {
+    /// Longest answer in tokens
+    #[arg(long, value_name = "N", default_value = "256")]
+    pub max_new_tokens: NonZeroUsize,
+    /// 0: always the likeliest token; 1: as the model says; higher: more varied
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = temperature)]
+    pub temperature: f64,
+    /// Only the likeliest tokens that together have this probability; 1: all
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = probability)]
+    pub top_p: f64,
+    /// Only the K likeliest tokens; 0: all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub top_k: usize,
+    /// Logits of tokens that have occurred are divided by it if positive, else multiplied; 1: off
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = penalty)]
+    pub repetition_penalty: f64,
+    /// Seed of the choice
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// End the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub stop: Vec<String>,
+}
+
+/// Continue one prompt.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct GenerateArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// The prompt; by default standard input
+    #[arg(long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// The prompt as it is, without the chat template
+    #[arg(long)]
+    pub raw: bool,
+    /// System message before the prompt
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub system: Option<String>,
+    /// How the next token is chosen.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    /// Print exactly one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Talk with a model in the terminal.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct ChatArgs {
+    /// The model.
+    #[command(flatten)]
+    pub model: ModelArgs,
+    /// System message before the conversation
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+    /// How the next token is chosen.
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+}
+
+/// Fold an adapter into its base model. The result is compared with base and adapter before it is
+/// called done.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct MergeArgs {
+    /// Base model, a Hugging Face folder
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub model: PathBuf,
+    /// LoRA adapter for it, a PEFT folder such as a run folder
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub adapter: PathBuf,
+    /// Folder for the merged model
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
+    /// Dtype of the merged files; auto: as the base's files
+    #[arg(long, default_value_t, value_parser = choice::<MergeDtype>())]
+    pub dtype: MergeDtype,
+    /// Where to compute
+    #[arg(long, default_value_t, value_parser = choice::<Backend>())]
+    pub backend: Backend,
+    /// Replace what is in the folder already
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// The dtype of merged files.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum MergeDtype {
+    /// Each tensor as in the base's files.
+    #[default]
+    Auto,
+    /// All tensors in this one.
+    All(Dtype),
+}
+
+impl Choice for MergeDtype {
+    const WHAT: &'static str = "dtype";
+    const ALL: &'static [Self] =
+        &[Self::Auto, Self::All(Dtype::F32), Self::All(Dtype::Bf16), Self::All(Dtype::F16)];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::All(dtype) => dtype.name(),
+        }
+    }
+}
+
+impl FromStr for MergeDtype {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::from_name(name)
+    }
+}
+
+impl std::fmt::Display for MergeDtype {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One of a few names, which the help lists.
+fn choice<T: Choice>() -> impl TypedValueParser<Value = T> {
+    PossibleValuesParser::new(T::names()).try_map(|name| T::from_name(&name))
+}
+
+/// A path that TOML can hold.
+fn utf8_path() -> impl TypedValueParser<Value = PathBuf> {
+    NonEmptyStringValueParser::new().map(PathBuf::from)
+}
+
+/// A path from [`utf8_path`] as TOML: nothing is lost.
+fn path_value(path: &Path) -> toml::Value {
+    path.to_string_lossy().into_owned().into()
+}
+
+fn path_values(paths: &[PathBuf]) -> toml::Value {
+    toml::Value::Array(paths.iter().map(|path| path_value(path)).collect())
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    number(text, "a number from 0 on", |x| x >= 0.0)
+}
+
+fn probability(text: &str) -> Result<f64, String> {
+    number(text, "a number greater than 0, at most 1", |x| x > 0.0 && x <= 1.0)
+}
+
+fn penalty(text: &str) -> Result<f64, String> {
+    number(text, "a number greater than 0", |x| x > 0.0)
+}
+
+fn number(text: &str, expected: &str, is_allowed: fn(f64) -> bool) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(number) if number.is_finite() && is_allowed(number) => Ok(number),
+        _ => Err(format!("expected {expected}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{self, DataSource, Duration, ModelSource};
+    use clap::CommandFactory;
+    use clap::error::ErrorKind;
+    use std::num::NonZeroU64;
+
+    fn parse(line: &str) -> Result<Command, clap::Error> {
+        Cli::try_parse_from(std::iter::once("emberlm").chain(line.split(' ')))
+            .map(|cli| cli.command)
+    }
+
+    fn train(line: &str) -> TrainArgs {
+        match parse(line).unwrap() {
+            Command::Train(args) => args,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_of_train_are_settings_that_go_before_set() {
+        let args = train(
+            "train --set train.steps=3 --data a --data /b --eval c --model m --out o --backend flex \
+                          --set model.backend=ndarray",
+        );
+        let config = config::load(args.config.as_deref(), &args.overrides()).unwrap();
+        let here = |path: &str| std::env::current_dir().unwrap().join(path);
+        assert_eq!(
+            config.model.source,
+            ModelSource::Pretrained { path: here("m"), tokenizer: here("m") }
+        );
+        assert_eq!(config.model.backend, Backend::Flex);
+        let source =
+            DataSource::Files { train: vec![here("a"), "/b".into()], eval: vec![here("c")] };
+        assert_eq!(config.data.source, source);
+        assert_eq!(config.train.output_dir, here("o"));
+        assert_eq!(config.train.duration, Duration::Steps(NonZeroU64::new(3).unwrap()));
+    }
+
+    #[test]
+    fn a_fault_in_a_flag_names_the_flag() {
+        let args = train("train --model m");
+        let error =
+            config::load_str("model.config = 'c'\nmodel.path = 3", "run.toml", &args.overrides());
+        let error = error.unwrap_err().to_string();
+        assert!(!error.contains("model.config"), "the flag takes the place of the file's: {error}");
+        let args = train("train --model m --set model.config=c --data d");
+        let error = config::load(None, &args.overrides()).unwrap_err().to_string();
+        assert!(
+            error.contains("`model.path` (--model) and `model.config` (--set) contradict"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn nothing_given_to_train_overrides_nothing() {
+        let args = train("train");
+        assert_eq!(args, TrainArgs::default());
+        assert!(args.overrides().is_empty());
+    }
+
+    #[test]
+    fn resume_takes_a_path_only_after_an_equals_sign() {
+        assert_eq!(train("train run.toml").resume, None);
+        assert_eq!(
+            train("train --resume=runs/a/checkpoint-3").resume,
+            Some(Some("runs/a/checkpoint-3".into()))
+        );
+        let args = train("train --resume run.toml --dry-run");
+        assert_eq!(
+            (args.resume, args.config, args.dry_run),
+            (Some(None), Some("run.toml".into()), true)
+        );
+    }
+
+    #[test]
+    fn sampling_is_greedy_by_default_and_checked() {
+        let Command::Generate(args) = parse("generate --model m --stop a --stop b").unwrap() else {
+            panic!()
+        };
+        assert_eq!(args.sampling.temperature, 0.0);
+        assert_eq!(args.sampling.max_new_tokens.get(), 256);
+        assert_eq!(args.sampling.stop, ["a", "b"]);
+        for wrong in [
+            "--temperature=-1",
+            "--temperature=nan",
+            "--top-p=0",
+            "--top-p=1.1",
+            "--repetition-penalty=0",
+        ] {
+            let error = parse(&format!("generate --model m {wrong}")).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::ValueValidation, "{wrong}");
+            assert!(error.to_string().contains("expected a number"), "{error}");
+        }
+        let error = parse("generate --model m --raw --system s").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
+    }
+
+    #[test]
+    fn eval_and_merge_have_their_defaults() {
+        let Command::Eval(args) = parse("eval --model m --data a --data b --quant nf4").unwrap()
+        else {
+            panic!()
+        };
+        assert_eq!((args.batch_size.get(), args.max_length.get(), args.data.len()), (4, 2048, 2));
+        assert_eq!(
+            (args.quant, args.format.as_str(), args.model.backend),
+            (Quant::Nf4, "auto", Backend::Auto)
+        );
+        assert_eq!(parse("eval --model m").unwrap_err().kind(), ErrorKind::MissingRequiredArgument);
+        let dtype = |line: &str| match parse(line).unwrap() {
+            Command::Merge(args) => args.dtype,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(dtype("merge --model m --adapter a --out o"), MergeDtype::Auto);
+        assert_eq!(
+            dtype("merge --model m --adapter a --out o --dtype bf16"),
+            MergeDtype::All(Dtype::Bf16)
+        );
+    }
+
+    #[test]
+    fn an_unknown_choice_lists_the_choices() {
+        let error = parse("eval --model m --data d --backend gpu").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidValue);
+        assert!(error.to_string().contains("auto, flex, ndarray, wgpu, cuda"), "{error}");
+    }
+}

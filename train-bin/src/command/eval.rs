@@ -1,0 +1,111 @@
+//! `emberlm eval`.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use emberlm::backend::{Job, resolve, run_on};
+use emberlm::cli::EvalArgs;
+use emberlm::config::{Choice, Quant};
+use emberlm::run::{pad_id, read_all, template_choice};
+use emberlm::step::inputs;
+use emberlm::{Base, Evaluation, TrainBackend, evaluate};
+use emberlm_data::{Batch, Dataset, ExampleOptions};
+use emberlm_model::{CausalLm, ModelBackend};
+use emberlm_quant::tensor_file::{FloatDtype, NamedTensor, write_tensors};
+use serde_json::json;
+
+use super::{WrongUsage, refuse_other_dtypes};
+
+pub(crate) fn run(args: &EvalArgs) -> Result<()> {
+    refuse_other_dtypes(&args.model)?;
+    if args.quant != Quant::None {
+        bail!(WrongUsage(format!("--quant {} is not yet available; use none", args.quant)));
+    }
+    let base = Base::open_path(&args.model.model)?;
+    let mut rows = read_all(&args.data, args.format.parse()?)?;
+    if let Some(limit) = args.limit {
+        rows.truncate(limit.get());
+    }
+    let options = ExampleOptions {
+        max_length: Some(args.max_length),
+        template: template_choice(args.template),
+        ..ExampleOptions::default()
+    };
+    let data = Dataset::build(&rows, &base.tokenizer, &options)?;
+    if !args.json {
+        eprintln!("data      {}", data.summary);
+    }
+    let backend = resolve(args.model.backend);
+    let found = run_on(backend, EvalJob { args, base: &base, data: &data })??;
+    if args.json {
+        let summary = &data.summary;
+        println!(
+            "{}",
+            json!({
+                "loss": found.loss,
+                "perplexity": found.perplexity,
+                "supervised_tokens": found.supervised_tokens,
+                "examples": found.examples,
+                "truncated": summary.truncated,
+                "dropped": summary.dropped,
+                "backend": backend.name(),
+            })
+        );
+    } else {
+        println!(
+            "loss {:.6}  perplexity {:.4}  over {} supervised tokens in {} examples",
+            found.loss, found.perplexity, found.supervised_tokens, found.examples
+        );
+    }
+    Ok(())
+}
+
+struct EvalJob<'a> {
+    args: &'a EvalArgs,
+    base: &'a Base,
+    data: &'a Dataset,
+}
+
+impl Job for EvalJob<'_> {
+    type Output = Result<Evaluation>;
+
+    fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output {
+        let Self { args, base, data } = self;
+        let model = base.build_with::<A::InnerBackend>(args.model.adapter.as_deref(), &device)?;
+        let batch_size = args.batch_size.get();
+        if let Some(path) = &args.logits {
+            write_logits(path, base, &model, data, batch_size)?;
+        }
+        Ok(evaluate(&model, &base.config, data, pad_id(&base.tokenizer), batch_size))
+    }
+}
+
+/// Writes `input_ids.N` `[seq]` (as floats) and `logits.N` `[seq, vocab]` for the first `rows` examples.
+fn write_logits<B: ModelBackend>(
+    path: &Path,
+    base: &Base,
+    model: &CausalLm<B>,
+    data: &Dataset,
+    rows: usize,
+) -> Result<()> {
+    let mut tensors = Vec::new();
+    for (n, example) in data.examples.iter().take(rows).enumerate() {
+        let batch = Batch::collate(&[(n, example)], 0);
+        let ids = &example.ids;
+        let logits = move || {
+            let inputs = inputs(&base.config, &batch, &model.device());
+            model.logits(&inputs).into_data().iter::<f32>().collect()
+        };
+        tensors.push(NamedTensor {
+            name: format!("input_ids.{n}"),
+            shape: vec![ids.len()],
+            values: Box::new(|| ids.iter().map(|&id| id as f32).collect()),
+        });
+        tensors.push(NamedTensor {
+            name: format!("logits.{n}"),
+            shape: vec![ids.len(), base.config.vocab_size],
+            values: Box::new(logits),
+        });
+    }
+    Ok(write_tensors(path, &tensors, FloatDtype::F32)?)
+}

@@ -1,0 +1,186 @@
+//! `emberlm train`.
+
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use emberlm::cli::TrainArgs;
+use emberlm::config::{self, RunConfig, shown};
+use emberlm::run::{Event, Report, RunOptions, run as run_config};
+use emberlm::{builtin, memory};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use super::WrongUsage;
+
+pub(crate) fn run(args: &TrainArgs) -> Result<()> {
+    if args.resume.is_some() {
+        bail!(WrongUsage("--resume is not yet available; start the run again".into()));
+    }
+    let config = configuration(args)?;
+    if let Some(threads) = config.train.threads {
+        rayon::ThreadPoolBuilder::new()
+            .num_threads(threads.get())
+            .build_global()
+            .context("train.threads")?;
+    }
+    let interrupt = Arc::new(AtomicBool::new(false));
+    stop_on_signal(interrupt.clone())?;
+    let options = RunOptions { dry_run: args.dry_run, interrupt: &interrupt };
+    let mut screen = Screen::new(args.quiet, config.train.log_every.get());
+    let report = run_config(&config, options, &mut |event| screen.show(&event));
+    screen.bar.finish_and_clear();
+    print_report(&report?, args.dry_run);
+    Ok(())
+}
+
+/// File, `--set` and flags; with nothing at all the built-in example, with flags alone LoRA at its defaults.
+fn configuration(args: &TrainArgs) -> Result<RunConfig> {
+    let overrides = args.overrides();
+    Ok(match &args.config {
+        Some(file) => config::load(Some(file), &overrides)?,
+        None if args.model.is_none() && args.data.is_empty() => {
+            config::load_str(builtin::RUN, "built-in example.toml", &overrides)?
+        }
+        None => config::load_str("[lora]\n", "defaults", &overrides)?,
+    })
+}
+
+/// The first Ctrl-C or SIGTERM asks the run to stop after its step; the second ends the process at once.
+fn stop_on_signal(interrupt: Arc<AtomicBool>) -> Result<()> {
+    ctrlc::set_handler(move || {
+        if interrupt.swap(true, Ordering::Relaxed) {
+            std::process::exit(130);
+        }
+        eprintln!("\nstopping after this step, then saving (once more: stop at once)");
+    })
+    .context("can't listen for Ctrl-C")
+}
+
+/// The run as it goes, on stderr.
+struct Screen {
+    bar: ProgressBar,
+    quiet: bool,
+    log_every: u64,
+}
+
+impl Screen {
+    fn new(quiet: bool, log_every: u64) -> Self {
+        Self { bar: ProgressBar::hidden(), quiet, log_every }
+    }
+
+    fn show(&mut self, event: &Event<'_>) {
+        if self.quiet {
+            return;
+        }
+        match event {
+            Event::Data { train, eval, preview } => {
+                eprintln!("data      {train}");
+                if let Some(eval) = eval {
+                    eprintln!("held out  {eval}");
+                }
+                let text = preview(std::io::stderr().is_terminal());
+                eprintln!("example, its trained part marked:\n{}\n", indented(&text));
+            }
+            Event::Model { backend, count, plan } => {
+                eprintln!(
+                    "training {} of {} parameters ({:.2} %) on {backend}: {} steps of {} × {} examples",
+                    grouped(count.trainable),
+                    grouped(count.total),
+                    100.0 * count.trainable as f64 / count.total as f64,
+                    plan.steps,
+                    plan.grad_accumulation,
+                    plan.micro_batch_size,
+                );
+                self.bar = bar(plan.steps);
+            }
+            Event::Evaluated { step, evaluation } => self.line(format!(
+                "step {step:>5}  held-out loss {:.4}  perplexity {:.2}",
+                evaluation.loss, evaluation.perplexity
+            )),
+            Event::Answered { .. } => {}
+            Event::Step { log, tokens_per_s } => {
+                self.bar.set_position(log.step);
+                self.bar.set_message(format!("loss {:.4}", log.loss));
+                if log.step.is_multiple_of(self.log_every) {
+                    self.line(format!(
+                        "step {:>5}  epoch {:>6.2}  loss {:.4}  grad norm {:.3}  rate {:.2e}  {:.0} tokens/s",
+                        log.step,
+                        log.epoch,
+                        log.loss,
+                        log.grad_norm,
+                        log.learning_rate,
+                        tokens_per_s,
+                    ));
+                }
+            }
+            Event::Saved { path } => self.line(format!("saved     {}", shown(path).display())),
+        }
+    }
+
+    /// A line above the bar, or by itself where there is no bar.
+    fn line(&self, text: String) {
+        self.bar.suspend(|| eprintln!("{text}"));
+    }
+}
+
+fn bar(steps: u64) -> ProgressBar {
+    let bar = ProgressBar::new(steps);
+    let template = "{bar:32} {pos}/{len} steps  {msg}  {elapsed} gone, {eta} left";
+    if let Ok(style) = ProgressStyle::with_template(template) {
+        bar.set_style(style);
+    }
+    bar.enable_steady_tick(Duration::from_millis(200));
+    bar
+}
+
+fn print_report(report: &Report, dry_run: bool) {
+    if dry_run {
+        println!("dry run: configuration, model and data are sound; nothing was written");
+        return;
+    }
+    println!(
+        "trained {} of {} parameters in {:.1} s, {} steps",
+        grouped(report.count.trainable),
+        grouped(report.count.total),
+        report.seconds,
+        report.steps
+    );
+    if let Some(peak) = memory::peak_memory_mib() {
+        println!("peak memory {peak} MiB");
+    }
+    if let Some((before, after)) = &report.evaluations {
+        println!(
+            "held-out loss {:.4} → {:.4}, perplexity {:.2} → {:.2}",
+            before.loss, after.loss, before.perplexity, after.perplexity
+        );
+    }
+    for (prompt, before, after) in &report.answers {
+        println!("\n  {prompt}\n    before  {before}\n    after   {after}");
+    }
+    if report.interrupted {
+        println!("\ninterrupted after step {}; what was trained until then is saved", report.steps);
+    }
+    if let Some(path) = &report.saved {
+        let what = if report.is_adapter { "adapter" } else { "model" };
+        println!("\n{what} saved in {}", shown(path).display());
+    }
+}
+
+fn indented(text: &str) -> String {
+    text.lines().map(|line| format!("  │ {line}")).collect::<Vec<_>>().join("\n")
+}
+
+/// `1234567` as `1 234 567`.
+fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut grouped = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            grouped.push(' ');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}

@@ -1,0 +1,338 @@
+//! Settings that are one of a few names, such as `schedule = "cosine"`.
+
+use std::fmt;
+use std::str::FromStr;
+
+use serde::Serialize;
+
+/// A setting that is one of a few names. The name is what stands in the TOML file, on the command
+/// line and in messages.
+pub trait Choice: Copy + Send + Sync + 'static {
+    /// What is chosen, as messages call it: `backend`.
+    const WHAT: &'static str;
+    /// Every value, in the order in which messages and the help list them.
+    const ALL: &'static [Self];
+
+    /// The name of this value.
+    fn name(self) -> &'static str;
+
+    /// All names, in the order of [`Choice::ALL`].
+    fn names() -> Vec<&'static str> {
+        Self::ALL.iter().map(|choice| choice.name()).collect()
+    }
+
+    /// The value with that name.
+    ///
+    /// # Errors
+    /// [`UnknownChoice`], which lists the names, when there is none.
+    fn from_name(name: &str) -> Result<Self, UnknownChoice> {
+        Self::ALL.iter().copied().find(|choice| choice.name() == name).ok_or_else(|| {
+            UnknownChoice { what: Self::WHAT, found: name.to_owned(), choices: Self::names() }
+        })
+    }
+}
+
+/// A name that is none of the choices.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("expected a {what}, one of {}, found `{found}`{}", .choices.join(", "), self.remedy())]
+pub struct UnknownChoice {
+    /// What was to be chosen.
+    pub what: &'static str,
+    /// The name that was given.
+    pub found: String,
+    /// The names there are.
+    pub choices: Vec<&'static str>,
+}
+
+impl UnknownChoice {
+    fn remedy(&self) -> String {
+        let found = self.found.to_lowercase();
+        self.choices
+            .iter()
+            .map(|choice| (strsim::normalized_damerau_levenshtein(&found, choice), choice))
+            .filter(|(likeness, _)| *likeness >= 0.5)
+            .max_by(|(a, _), (b, _)| a.total_cmp(b))
+            .map(|(_, choice)| format!("; did you mean `{choice}`?"))
+            .unwrap_or_default()
+    }
+}
+
+/// Where the tensors live: `model.backend`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// `cuda` if it is built in and a device answers, else `wgpu` likewise, else `flex`.
+    #[default]
+    Auto,
+    /// The fast CPU backend.
+    Flex,
+    /// The deterministic CPU reference.
+    NdArray,
+    /// Vulkan, Metal and DirectX GPUs.
+    Wgpu,
+    /// NVIDIA GPUs.
+    Cuda,
+}
+
+impl Choice for Backend {
+    const WHAT: &'static str = "backend";
+    const ALL: &'static [Self] = &[Self::Auto, Self::Flex, Self::NdArray, Self::Wgpu, Self::Cuda];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Flex => "flex",
+            Self::NdArray => "ndarray",
+            Self::Wgpu => "wgpu",
+            Self::Cuda => "cuda",
+        }
+    }
+}
+
+/// The dtype of frozen weights and activations: `model.dtype`. What is trained is f32 always.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    /// 32-bit float.
+    #[default]
+    F32,
+    /// 16-bit float with the range of f32.
+    Bf16,
+    /// 16-bit IEEE float.
+    F16,
+}
+
+impl Choice for Dtype {
+    const WHAT: &'static str = "dtype";
+    const ALL: &'static [Self] = &[Self::F32, Self::Bf16, Self::F16];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+        }
+    }
+}
+
+/// How the frozen weights of the linear layers are stored: `model.quant`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Quant {
+    /// As they are.
+    #[default]
+    None,
+    /// 4-bit NormalFloat.
+    Nf4,
+    /// 4-bit float.
+    Fp4,
+    /// 8-bit integers.
+    Int8,
+}
+
+impl Choice for Quant {
+    const WHAT: &'static str = "quantization";
+    const ALL: &'static [Self] = &[Self::None, Self::Nf4, Self::Fp4, Self::Int8];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Nf4 => "nf4",
+            Self::Fp4 => "fp4",
+            Self::Int8 => "int8",
+        }
+    }
+}
+
+/// Which chat template is applied to the examples: `data.template`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Template {
+    /// The one that comes with the tokenizer.
+    #[default]
+    Auto,
+    /// None: the texts as they are.
+    None,
+}
+
+impl Choice for Template {
+    const WHAT: &'static str = "chat template";
+    const ALL: &'static [Self] = &[Self::Auto, Self::None];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::None => "none",
+        }
+    }
+}
+
+/// How the learning rate goes on after the warm-up: `train.schedule`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Schedule {
+    /// Half a cosine down to `min_learning_rate`.
+    #[default]
+    Cosine,
+    /// A straight line down to `min_learning_rate`.
+    Linear,
+    /// Stays at `learning_rate`.
+    Constant,
+}
+
+impl Choice for Schedule {
+    const WHAT: &'static str = "schedule";
+    const ALL: &'static [Self] = &[Self::Cosine, Self::Linear, Self::Constant];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Cosine => "cosine",
+            Self::Linear => "linear",
+            Self::Constant => "constant",
+        }
+    }
+}
+
+/// What the backward pass computes again instead of keeping it: `train.recompute`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// Nothing: fastest, most memory.
+    #[default]
+    None,
+    /// Each decoder block from its input: slowest, least memory.
+    Block,
+}
+
+impl Choice for Recompute {
+    const WHAT: &'static str = "recompute mode";
+    const ALL: &'static [Self] = &[Self::None, Self::Block];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Block => "block",
+        }
+    }
+}
+
+impl FromStr for Backend {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::from_name(name)
+    }
+}
+
+impl FromStr for Dtype {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::from_name(name)
+    }
+}
+
+impl FromStr for Quant {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::from_name(name)
+    }
+}
+
+impl FromStr for Template {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::from_name(name)
+    }
+}
+
+impl FromStr for Schedule {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::from_name(name)
+    }
+}
+
+impl FromStr for Recompute {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::from_name(name)
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for Dtype {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for Quant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for Template {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for Schedule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A name reads back as its value, and serde writes that same name.
+    fn names_agree<T: Choice + Serialize + PartialEq + fmt::Debug>() {
+        for &choice in T::ALL {
+            assert_eq!(T::from_name(choice.name()).unwrap(), choice);
+            assert_eq!(serde_json::to_value(choice).unwrap(), choice.name());
+        }
+    }
+
+    #[test]
+    fn every_choice_reads_back_from_its_name() {
+        names_agree::<Backend>();
+        names_agree::<Dtype>();
+        names_agree::<Quant>();
+        names_agree::<Template>();
+        names_agree::<Schedule>();
+        names_agree::<Recompute>();
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_choices_and_the_nearest() {
+        let error = "coda".parse::<Backend>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "expected a backend, one of auto, flex, ndarray, wgpu, cuda, found `coda`; did you mean `cuda`?"
+        );
+        let error = "polynomial".parse::<Schedule>().unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "expected a schedule, one of cosine, linear, constant, found `polynomial`"
+        );
+    }
+}

@@ -1,0 +1,626 @@
+//! Every kind of fault, the order of the sources, and the way back to TOML.
+
+use super::*;
+
+fn set(text: &str) -> Override {
+    Override::Set { text: text.to_owned() }
+}
+
+fn read(text: &str) -> Result<RunConfig, ConfigError> {
+    load_str(text, "run.toml", &[])
+}
+
+/// The messages of all faults of a text.
+fn faults(text: &str) -> Vec<String> {
+    faults_with(text, &[])
+}
+
+fn faults_with(text: &str, overrides: &[Override]) -> Vec<String> {
+    let error = load_str(text, "run.toml", overrides).expect_err(text);
+    error.faults.iter().map(Fault::to_string).collect()
+}
+
+#[track_caller]
+fn one_fault(text: &str, expected: &str) {
+    assert_eq!(faults(text), [expected]);
+}
+
+const FULL: &str = r#"
+[model]
+path = "/models/a"
+tokenizer = "/models/b"
+backend = "ndarray"
+dtype = "bf16"
+quant = "nf4"
+double_quant = false
+[lora]
+r = 4
+alpha = 12
+dropout = 0.1
+target_modules = ["q_proj", "v_proj"]
+use_rslora = true
+[data]
+train = ["/d/a.jsonl", "/d/b.jsonl"]
+eval = "/d/c.jsonl"
+format = "messages"
+template = "none"
+max_length = 64
+packing = false
+shuffle = false
+[train]
+output_dir = "/runs/x"
+overwrite = true
+steps = 7
+micro_batch_size = 2
+grad_accumulation = 3
+learning_rate = 1e-3
+min_learning_rate = 1e-5
+schedule = "linear"
+warmup_ratio = 0.25
+weight_decay = 0.1
+betas = [0.8, 0.95]
+eps = 1e-6
+max_grad_norm = false
+recompute = "block"
+seed = 11
+eval_every = 5
+save_every = 6
+keep_last = 2
+log_every = 9
+threads = 1
+"#;
+
+fn full() -> RunConfig {
+    RunConfig {
+        model: ModelSection {
+            source: ModelSource::Pretrained {
+                path: "/models/a".into(),
+                tokenizer: "/models/b".into(),
+            },
+            backend: Backend::NdArray,
+            dtype: Dtype::Bf16,
+            quant: Quant::Nf4,
+            double_quant: false,
+        },
+        lora: Some(LoraSection {
+            start: LoraStart::Fresh {
+                r: nonzero(4),
+                alpha: 12.0,
+                target_modules: Targets::List(vec!["q_proj".into(), "v_proj".into()]),
+                use_rslora: true,
+            },
+            dropout: 0.1,
+        }),
+        data: DataSection {
+            source: DataSource::Files {
+                train: vec!["/d/a.jsonl".into(), "/d/b.jsonl".into()],
+                eval: vec!["/d/c.jsonl".into()],
+            },
+            format: "messages".into(),
+            template: Template::None,
+            max_length: nonzero(64),
+            shuffle: false,
+        },
+        train: TrainSection {
+            output_dir: "/runs/x".into(),
+            overwrite: true,
+            duration: Duration::Steps(NonZeroU64::new(7).unwrap()),
+            micro_batch_size: nonzero(2),
+            grad_accumulation: nonzero(3),
+            learning_rate: 1e-3,
+            min_learning_rate: 1e-5,
+            schedule: Schedule::Linear,
+            warmup: Warmup::Ratio(0.25),
+            weight_decay: 0.1,
+            betas: [0.8, 0.95],
+            eps: 1e-6,
+            max_grad_norm: None,
+            recompute: Recompute::Block,
+            seed: 11,
+            eval_every: NonZeroU64::new(5),
+            save_every: NonZeroU64::new(6),
+            keep_last: NonZeroUsize::new(2),
+            log_every: NonZeroU64::new(9).unwrap(),
+            threads: NonZeroUsize::new(1),
+        },
+    }
+}
+
+#[test]
+fn every_key_reaches_its_field() {
+    assert_eq!(read(FULL).unwrap(), full());
+}
+
+#[test]
+fn nothing_gives_the_defaults() {
+    let config = load(None, &[]).unwrap();
+    assert_eq!(config, RunConfig::default());
+    assert_eq!(config, from_table(Table::new()).unwrap());
+    assert_eq!(config.model.source, ModelSource::Builtin);
+    assert_eq!(config.lora, None);
+    assert_eq!(config.train.duration, Duration::Epochs(3.0));
+    assert_eq!(config.train.max_grad_norm, Some(1.0));
+    assert_eq!(shown(&config.train.output_dir), Path::new("runs/default"));
+}
+
+#[test]
+fn alpha_is_twice_the_rank_unless_given() {
+    let alpha = |text| match read(text).unwrap().lora.unwrap().start {
+        LoraStart::Fresh { r, alpha, .. } => (r.get(), alpha),
+        LoraStart::InitFrom(_) => unreachable!(),
+    };
+    assert_eq!(alpha("[lora]"), (16, 32.0));
+    assert_eq!(alpha("[lora]\nr = 8"), (8, 16.0));
+    assert_eq!(alpha("[lora]\nr = 8\nalpha = 5"), (8, 5.0));
+}
+
+#[test]
+fn targets_are_all_linear_a_pattern_or_names() {
+    let targets = |value: &str| match read(&format!("lora.target_modules = {value}"))
+        .unwrap()
+        .lora
+        .unwrap()
+        .start
+    {
+        LoraStart::Fresh { target_modules, .. } => target_modules,
+        LoraStart::InitFrom(_) => unreachable!(),
+    };
+    assert_eq!(targets("'all-linear'"), Targets::AllLinear);
+    assert_eq!(targets(r"'.*\.(q|v)_proj'"), Targets::Regex(r".*\.(q|v)_proj".into()));
+    assert_eq!(targets("['o_proj']"), Targets::List(vec!["o_proj".into()]));
+}
+
+#[test]
+fn the_tokenizer_lies_with_the_model_unless_given() {
+    let source = |text: &str| read(&format!("data.train = '/d'\n{text}")).unwrap().model.source;
+    assert_eq!(
+        source("model.path = '/m'"),
+        ModelSource::Pretrained { path: "/m".into(), tokenizer: "/m".into() }
+    );
+    assert_eq!(
+        source("model.config = '/m/config.json'"),
+        ModelSource::Scratch { config: "/m/config.json".into(), tokenizer: "/m".into() }
+    );
+    assert_eq!(
+        source("model.config = '/m/config.json'\nmodel.tokenizer = '/t'"),
+        ModelSource::Scratch { config: "/m/config.json".into(), tokenizer: "/t".into() }
+    );
+}
+
+#[test]
+fn clipping_is_off_at_zero_and_at_false() {
+    for (value, norm) in
+        [("0", None), ("0.0", None), ("false", None), ("2", Some(2.0)), ("0.5", Some(0.5))]
+    {
+        assert_eq!(
+            read(&format!("train.max_grad_norm = {value}")).unwrap().train.max_grad_norm,
+            norm,
+            "{value}"
+        );
+    }
+}
+
+#[test]
+fn the_command_line_goes_before_the_file_and_flags_go_last() {
+    let flag = Override::Flag { flag: "--backend", key: "model.backend", value: "cuda".into() };
+    let overrides = [
+        flag,
+        set("train.steps=2"),
+        set("train.steps=3"),
+        set("lora.target_modules=[k_proj]"),
+        set("lora.r=6"),
+    ];
+    let config = load_str(FULL, "run.toml", &overrides).unwrap();
+    let mut expected = full();
+    expected.model.backend = Backend::Cuda;
+    expected.train.duration = Duration::Steps(NonZeroU64::new(3).unwrap());
+    expected.lora.as_mut().unwrap().start = LoraStart::Fresh {
+        r: nonzero(6),
+        alpha: 12.0,
+        target_modules: Targets::List(vec!["k_proj".into()]),
+        use_rslora: true,
+    };
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn an_exclusive_setting_on_the_command_line_replaces_the_one_in_the_file() {
+    let overrides =
+        [set("train.epochs=2"), set("train.warmup_steps=4"), set("model.config=/m/config.json")];
+    let config = load_str(FULL, "run.toml", &overrides).unwrap();
+    assert_eq!(config.train.duration, Duration::Epochs(2.0));
+    assert_eq!(config.train.warmup, Warmup::Steps(4));
+    let source =
+        ModelSource::Scratch { config: "/m/config.json".into(), tokenizer: "/models/b".into() };
+    assert_eq!(config.model.source, source);
+}
+
+#[test]
+fn paths_begin_at_the_file_that_names_them_and_else_at_the_working_directory() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    std::fs::write(
+        &file,
+        "[model]\npath = 'm'\n[data]\ntrain = ['a', '/b']\n[train]\noutput_dir = 'out'",
+    )
+    .unwrap();
+    let config = load(Some(&file), &[set("data.eval=[c]")]).unwrap();
+    let below = |name: &str| folder.path().join(name);
+    assert_eq!(
+        config.model.source,
+        ModelSource::Pretrained { path: below("m"), tokenizer: below("m") }
+    );
+    let source = DataSource::Files {
+        train: vec![below("a"), "/b".into()],
+        eval: vec![std::env::current_dir().unwrap().join("c")],
+    };
+    assert_eq!(config.data.source, source);
+    assert_eq!(config.train.output_dir, below("out"));
+    assert_eq!(shown(&below("out")), below("out"));
+}
+
+#[test]
+fn every_key_that_holds_paths_begins_at_the_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    for key in keys::PATH_KEYS {
+        // Beside model.tokenizer a model has to be named, beside model.* and data.eval the data.
+        let others = [("data.train", "/d"), ("model.config", "/c")];
+        let others = others
+            .iter()
+            .filter(|(other, _)| *other != key && (*other, key) != ("model.config", "model.path"));
+        let text: String = others.map(|(other, path)| format!("{other} = '{path}'\n")).collect();
+        std::fs::write(&file, format!("{text}{key} = 'sub/x'")).unwrap();
+        let written = load(Some(&file), &[]).unwrap().to_toml().unwrap();
+        let expected = folder.path().join("sub/x");
+        assert!(written.contains(expected.to_str().unwrap()), "{key}: {written}");
+    }
+}
+
+#[test]
+fn a_date_is_read_as_its_text() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("run.toml");
+    std::fs::write(&file, "train.output_dir = 2026-01-31\ndata.train = [2026-01-30]").unwrap();
+    let config = load(Some(&file), &[set("data.format=2026-01-29")]).unwrap();
+    assert_eq!(config.train.output_dir, folder.path().join("2026-01-31"));
+    let train = vec![folder.path().join("2026-01-30")];
+    assert_eq!(config.data.source, DataSource::Files { train, eval: vec![] });
+    assert_eq!(config.data.format, "2026-01-29");
+}
+
+#[test]
+fn the_resolved_configuration_reads_back_as_itself() {
+    let texts = [
+        "",
+        FULL,
+        "data.train = 'd.jsonl'\nmodel.config = 'm/config.json'\ntrain.epochs = 0.5\ntrain.warmup_steps = 3",
+        "[lora]",
+        "[lora]\ninit_from = 'runs/a'\ndropout = 0.25",
+        "[lora]\ntarget_modules = '.*\\.q_proj'\nalpha = 0.1",
+    ];
+    let folder = tempfile::tempdir().unwrap();
+    for text in texts {
+        let config = read(text).unwrap();
+        let written = config.to_toml().unwrap();
+        assert_eq!(read(&written).unwrap(), config, "{written}");
+        // From another folder too: its paths are absolute.
+        let file = folder.path().join("config.toml");
+        std::fs::write(&file, &written).unwrap();
+        assert_eq!(load(Some(&file), &[]).unwrap(), config, "{written}");
+        assert_eq!(from_table(Table::try_from(&config).unwrap()).unwrap(), config, "{written}");
+    }
+}
+
+#[test]
+fn a_seed_that_toml_cannot_hold_is_refused_in_writing() {
+    let mut config = RunConfig::default();
+    config.train.seed = u64::MAX;
+    let error = config.to_toml().unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "cannot write `train.seed` as TOML: expected at most 9223372036854775807, found 18446744073709551615"
+    );
+}
+
+#[test]
+fn a_misspelt_key_names_its_place_and_the_nearest_key() {
+    one_fault(
+        "[train]\n  lerning_rate = 1",
+        "run.toml:2:3: unknown key `train.lerning_rate`: did you mean `train.learning_rate`?",
+    );
+    assert_eq!(
+        faults_with("", &[set("train.lerning_rate=1")]),
+        ["--set: unknown key `train.lerning_rate`: did you mean `train.learning_rate`?"]
+    );
+    one_fault("lr = 1", "run.toml:1:1: unknown key `lr`: did you mean `train.learning_rate`?");
+    one_fault(
+        "[lora]\nzzzz = 1",
+        "run.toml:2:1: unknown key `lora.zzzz`; the keys here are lora.init_from, lora.r, lora.alpha, \
+         lora.target_modules, lora.use_rslora, lora.dropout",
+    );
+    one_fault(
+        "[train.stepz]\na = 1",
+        "run.toml:1:8: unknown key `train.stepz`: did you mean `train.steps`?",
+    );
+}
+
+#[test]
+fn a_misspelt_section_names_the_nearest_one() {
+    one_fault(
+        "[trian]\nsteps = 1",
+        "run.toml:1:2: unknown section `[trian]`: did you mean `[train]`?",
+    );
+    one_fault(
+        "[zzz]\nsteps = 1",
+        "run.toml:1:2: unknown section `[zzz]`; the sections are [model], [lora], [data], [train]",
+    );
+}
+
+#[test]
+fn a_wrong_type_says_what_was_expected_and_found() {
+    one_fault(
+        "[train]\nlearning_rate = '1e-4'",
+        "run.toml:2:1: `train.learning_rate`: expected a number, found the string \"1e-4\"; write it without quotes",
+    );
+    one_fault(
+        "train.steps = 1e3",
+        "run.toml:1:7: `train.steps`: expected a whole number, found the decimal number 1000.0; \
+         write it without decimal point and exponent",
+    );
+    one_fault(
+        "data.shuffle = 1",
+        "run.toml:1:6: `data.shuffle`: expected true or false, found the whole number 1; \
+         change it, or remove it for the default",
+    );
+    assert_eq!(
+        faults_with("", &[set("model.path=7"), set("data.train=d")]),
+        ["--set: `model.path`: expected a path (a string), found the whole number 7; \
+          write it in quotes, \"…\", on the command line '\"…\"'"]
+    );
+    one_fault(
+        "lora = false",
+        "run.toml:1:1: `lora`: expected a section of keys (to train all weights instead, leave [lora] out), \
+         found false; change it, or remove it for the default",
+    );
+    one_fault(
+        "train.eval_every = true",
+        "run.toml:1:7: `train.eval_every`: expected a whole number or false (off), found true; \
+         change it, or remove it for the default",
+    );
+    one_fault(
+        "data.train = [1]",
+        "run.toml:1:6: `data.train`: expected a path or a list of paths (strings), found the list [1]; \
+         change it, or remove it for the default",
+    );
+    one_fault(
+        "train.betas = [0.9]",
+        "run.toml:1:7: `train.betas`: expected a list of two numbers, found the list [0.9]; \
+         change it, or remove it for the default",
+    );
+}
+
+#[test]
+fn an_unknown_choice_lists_the_choices() {
+    one_fault(
+        "[train]\nschedule = 'cosin'",
+        "run.toml:2:1: `train.schedule`: expected a schedule, one of cosine, linear, constant, found `cosin`; \
+         did you mean `cosine`?",
+    );
+    for key in ["model.backend", "model.dtype", "model.quant", "data.template", "train.recompute"] {
+        let [fault] = faults(&format!("{key} = '?'")).try_into().unwrap();
+        assert!(
+            fault.contains(&format!("`{key}`: expected a ")) && fault.ends_with("found `?`"),
+            "{fault}"
+        );
+    }
+}
+
+#[test]
+fn numbers_outside_their_range_are_refused() {
+    let cases = [
+        ("lora.r", "0", "16"),
+        ("lora.alpha", "0", "32"),
+        ("lora.alpha", "nan", "32"),
+        ("lora.dropout", "1", "0"),
+        ("lora.dropout", "-0.1", "0"),
+        ("data.max_length", "1", "2048"),
+        ("train.epochs", "0", "3"),
+        ("train.epochs", "inf", "3"),
+        ("train.steps", "0", "3 epochs"),
+        ("train.micro_batch_size", "0", "4"),
+        ("train.grad_accumulation", "-1", "1"),
+        ("train.learning_rate", "0", "0.0002"),
+        ("train.learning_rate", "inf", "0.0002"),
+        ("train.min_learning_rate", "-1", "0"),
+        ("train.warmup_steps", "-1", "0"),
+        ("train.warmup_ratio", "1", "0"),
+        ("train.weight_decay", "-0.5", "0"),
+        ("train.betas", "[0.9, 1.0]", "[0.9, 0.999]"),
+        ("train.eps", "0", "0.00000001"),
+        ("train.max_grad_norm", "-1", "1.0"),
+        ("train.max_grad_norm", "nan", "1.0"),
+        ("train.seed", "-1", "0"),
+        ("train.eval_every", "0", "false"),
+        ("train.save_every", "0", "false"),
+        ("train.keep_last", "0", "false"),
+        ("train.log_every", "0", "1"),
+        ("train.threads", "0", "all cores"),
+    ];
+    for (key, value, default) in cases {
+        let error = read(&format!("{key} = {value}")).expect_err(key);
+        let [Fault { origin: Some(_), kind }] = error.faults.as_slice() else {
+            panic!("{key}: {error}")
+        };
+        let FaultKind::OutOfRange { key: named, remedy, .. } = kind else {
+            panic!("{key}: {error}")
+        };
+        assert_eq!(
+            (named.as_str(), remedy),
+            (key, &format!("change it, or remove it for the default, {default}"))
+        );
+    }
+    one_fault(
+        "[lora]\ndropout = 1.5",
+        "run.toml:2:1: `lora.dropout`: expected a number from 0 on, less than 1, found 1.5; \
+         change it, or remove it for the default, 0",
+    );
+}
+
+#[test]
+fn empty_texts_and_lists_are_refused_where_something_is_to_be_named() {
+    for key in [
+        "model.path",
+        "model.config",
+        "lora.init_from",
+        "train.output_dir",
+        "data.train",
+        "data.format",
+    ] {
+        let error = read(&format!("{key} = ''")).expect_err(key);
+        assert!(
+            matches!(&error.faults[0].kind, FaultKind::OutOfRange { key: named, .. } if named == key),
+            "{error}"
+        );
+    }
+    for value in ["''", "[]", "['']"] {
+        let error = read(&format!("lora.target_modules = {value}")).expect_err(value);
+        assert!(
+            matches!(error.faults.as_slice(), [Fault { kind: FaultKind::OutOfRange { .. }, .. }]),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn a_pattern_that_is_no_regular_expression_is_refused() {
+    let [fault] = faults("[lora]\ntarget_modules = '(q_proj'").try_into().unwrap();
+    assert!(
+        fault.starts_with("run.toml:2:1: `lora.target_modules`: expected \"all-linear\""),
+        "{fault}"
+    );
+    assert!(
+        fault.contains("found \"(q_proj\", which is no regular expression (Parsing error"),
+        "{fault}"
+    );
+}
+
+#[test]
+fn settings_that_exclude_each_other_are_refused_side_by_side() {
+    one_fault(
+        "[train]\nepochs = 1\nsteps = 1",
+        "`train.epochs` (run.toml:2:1) and `train.steps` (run.toml:3:1) contradict each other: \
+         each says when the run is over; remove one of them",
+    );
+    one_fault(
+        "[train]\nwarmup_steps = 0\nwarmup_ratio = 0.1",
+        "`train.warmup_steps` (run.toml:2:1) and `train.warmup_ratio` (run.toml:3:1) contradict each other: \
+         each says how long the learning rate rises; remove one of them",
+    );
+    let [fault] = faults("data.train = 'd'\n[model]\npath = 'a'\nconfig = 'b'").try_into().unwrap();
+    assert!(
+        fault.starts_with(
+            "`model.path` (run.toml:3:1) and `model.config` (run.toml:4:1) contradict"
+        ),
+        "{fault}"
+    );
+    assert_eq!(
+        faults_with("", &[set("train.epochs=1"), set("train.steps=1")]),
+        ["`train.epochs` (--set) and `train.steps` (--set) contradict each other: \
+          each says when the run is over; remove one of them"]
+    );
+}
+
+#[test]
+fn a_minimum_above_the_learning_rate_is_refused() {
+    one_fault(
+        "train.min_learning_rate = 1",
+        "`train.min_learning_rate` (run.toml:1:7) and `train.learning_rate` contradict each other: \
+         expected a minimum of at most the learning rate 0.0002, found 1; \
+         lower train.min_learning_rate or raise train.learning_rate",
+    );
+}
+
+#[test]
+fn what_an_adapter_brings_along_cannot_be_set_beside_it() {
+    let text = "[lora]\ninit_from = 'a'\nr = 1\nalpha = 1\ntarget_modules = 'all-linear'\nuse_rslora = false";
+    let faults = faults(text);
+    assert_eq!(faults.len(), 4);
+    assert_eq!(
+        faults[0],
+        "`lora.r` (run.toml:3:1) and `lora.init_from` (run.toml:2:1) contradict each other: \
+         lora.r comes from the adapter; remove lora.r"
+    );
+    assert!(read("[lora]\ninit_from = 'a'\ndropout = 0.1").is_ok());
+}
+
+#[test]
+fn what_is_needed_and_missing_is_named_with_the_reason() {
+    one_fault(
+        "model.path = 'm'",
+        "`data.train` is missing: expected a file to learn from, or a list of such, because the built-in data is for \
+         the built-in model only; set data.train in the file, or give --data FILE",
+    );
+    let [fault] = faults("data.eval = 'e'").try_into().unwrap();
+    assert!(fault.contains("because data.eval is given (run.toml:1:6)"), "{fault}");
+    let [fault] = faults("model.tokenizer = 't'").try_into().unwrap();
+    assert!(
+        fault.starts_with("`model.path` is missing") && fault.contains("(run.toml:1:7)"),
+        "{fault}"
+    );
+    one_fault(
+        "model.quant = 'int8'",
+        "run.toml:1:7: `lora` is missing: expected a section [lora], because model.quant = \"int8\" holds weights that \
+         cannot be trained themselves; add [lora], or remove model.quant",
+    );
+    assert!(read("model.quant = 'int8'\n[lora]").is_ok());
+}
+
+#[test]
+fn what_is_planned_says_that_it_is_not_there_yet() {
+    one_fault(
+        "data.packing = true",
+        "run.toml:1:6: `data.packing = true` is not yet available; use data.packing = false",
+    );
+    one_fault(
+        "train.recompute = 'selective'",
+        "run.toml:1:7: `train.recompute = \"selective\"` is not yet available; use train.recompute = \"block\"",
+    );
+}
+
+#[test]
+fn text_that_is_no_toml_shows_place_and_line() {
+    let [first, second] =
+        faults("[train]\nsteps = = 3\nseed = 1\nlog_every = \"x").try_into().unwrap();
+    assert!(
+        first.starts_with("run.toml:2:9: not TOML: ") && first.ends_with("| steps = = 3"),
+        "{first}"
+    );
+    assert!(second.starts_with("run.toml:4:") && second.ends_with("| log_every = \"x"), "{second}");
+    let [twice] = faults("[train]\nsteps = 3\nsteps = 4").try_into().unwrap();
+    assert!(
+        twice.starts_with("run.toml:3:1: not TOML: ") && twice.contains("duplicate key"),
+        "{twice}"
+    );
+}
+
+#[test]
+fn a_file_that_cannot_be_read_is_named() {
+    let error = load(Some(Path::new("no/such.toml")), &[set("oops")]).unwrap_err().to_string();
+    assert!(error.contains("cannot read `no/such.toml`: "), "{error}");
+    assert!(
+        error.contains(
+            "--set: expected section.key=value, as in --set train.steps=100, found `oops`"
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn all_faults_come_at_once() {
+    let text = "[modl]\n[lora]\nr = 0\n[train]\nstep = 3\nlearning_rate = 'x'\nepochs = -1\nschedule = 'x'";
+    let error = load_str(text, "run.toml", &[set("train.seed=-4"), set("nothing")]).unwrap_err();
+    let shown = error.to_string();
+    assert_eq!(error.faults.len(), 8, "{shown}");
+    assert!(shown.starts_with("the configuration is wrong in 8 places:\n  - --set: "), "{shown}");
+}

@@ -1,0 +1,40 @@
+//! Loss and perplexity over supervised tokens.
+
+use emberlm_data::{Batch, Dataset};
+use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
+use serde::Serialize;
+
+use crate::step::loss_sum;
+
+/// What an evaluation found.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Evaluation {
+    /// Mean over all supervised tokens of the negative log-likelihood, in nats.
+    pub loss: f64,
+    /// `exp(loss)`.
+    pub perplexity: f64,
+    /// Tokens that were counted.
+    pub supervised_tokens: usize,
+    /// Examples that they are in.
+    pub examples: usize,
+}
+
+/// Evaluates a model on examples. The result doesn't depend on `batch_size` but for rounding.
+pub fn evaluate<B: ModelBackend>(
+    model: &CausalLm<B>,
+    config: &ModelConfig,
+    data: &Dataset,
+    pad_id: u32,
+    batch_size: usize,
+) -> Evaluation {
+    let mut sum = 0.0;
+    let mut supervised_tokens = 0;
+    let examples: Vec<_> = data.examples.iter().enumerate().collect();
+    for chunk in examples.chunks(batch_size) {
+        let batch = Batch::collate(chunk, pad_id);
+        supervised_tokens += batch.targets.len();
+        sum += loss_sum(model, config, &batch);
+    }
+    let loss = sum / supervised_tokens as f64;
+    Evaluation { loss, perplexity: loss.exp(), supervised_tokens, examples: data.examples.len() }
+}

@@ -1,0 +1,32 @@
+//! The trainer as a library, and all that the command line does.
+//!
+//! [`train()`] is the loop; [`loss_and_grads`] one micro-batch of it; [`run()`] a whole run from a configuration.
+#![deny(missing_docs)]
+
+pub mod adamw;
+pub mod backend;
+pub mod base;
+pub mod builtin;
+pub mod check;
+pub mod cli;
+pub mod config;
+pub mod evaluate;
+pub mod generate;
+pub mod grads;
+pub mod memory;
+pub mod merge;
+pub mod run;
+pub mod run_folder;
+pub mod schedule;
+pub mod step;
+pub mod train;
+
+pub use adamw::{AdamW, AdamWConfig};
+pub use base::Base;
+pub use evaluate::{Evaluation, evaluate};
+pub use generate::{Generator, Sampling};
+pub use grads::Gradients;
+pub use run::run;
+pub use schedule::LearningRate;
+pub use step::{StepOptions, TrainBackend, loss_and_grads, loss_sum};
+pub use train::{Plan, train};

@@ -1,0 +1,515 @@
+//! A whole run: from a checked configuration to a saved result.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use burn::module::AutodiffModule;
+use emberlm_data::{
+    DataError, Dataset, ExampleOptions, Format, Message, SourcedRow, Summary, TemplateChoice,
+    TextTokenizer, preview, read_rows,
+};
+use emberlm_lora::peft::{AdapterFolder, PeftError};
+use emberlm_lora::walk::{ParamCount, count_params, set_trainable};
+use emberlm_lora::{InjectError, LoraConfig, Targets, inject};
+use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
+use emberlm_quant::tensor_file::FloatDtype;
+use serde::Serialize;
+
+use crate::adamw::AdamWConfig;
+use crate::backend::{BackendError, Job, resolve, run_on};
+use crate::base::{Base, BaseError};
+use crate::builtin;
+use crate::check::TrainError;
+use crate::config::{
+    self, Backend, Choice, DataSource, Dtype, Duration, LoraSection, LoraStart, Quant, RunConfig,
+    Template, Warmup,
+};
+use crate::evaluate::{Evaluation, evaluate};
+use crate::generate::{GenerateError, Generator, Sampling};
+use crate::memory::peak_memory_mib;
+use crate::run_folder::{Product, RunFolder, RunFolderError};
+use crate::schedule::LearningRate;
+use crate::step::TrainBackend;
+use crate::train::{Flow, Plan, StepLog, train};
+
+/// What happens in a run, for whoever shows it.
+pub enum Event<'a> {
+    /// The data has been read.
+    Data {
+        /// Of the rows to learn from.
+        train: &'a Summary,
+        /// Of the rows to evaluate on.
+        eval: Option<&'a Summary>,
+        /// One example, its trained part marked.
+        preview: &'a dyn Fn(bool) -> String,
+    },
+    /// The model stands, and training is about to begin.
+    Model {
+        /// The backend's name.
+        backend: &'static str,
+        /// Elements that are trained, and all.
+        count: ParamCount,
+        /// The plan in numbers.
+        plan: &'a Plan,
+    },
+    /// An evaluation after `step` steps.
+    Evaluated {
+        /// Steps made.
+        step: u64,
+        /// What it found.
+        evaluation: Evaluation,
+    },
+    /// A sample prompt and its answer after `step` steps.
+    Answered {
+        /// Steps made.
+        step: u64,
+        /// The question.
+        prompt: &'a str,
+        /// The answer.
+        answer: &'a str,
+    },
+    /// A step was made.
+    Step {
+        /// What it did.
+        log: &'a StepLog,
+        /// Tokens without padding, a second.
+        tokens_per_s: f64,
+    },
+    /// Something was saved.
+    Saved {
+        /// Where.
+        path: PathBuf,
+    },
+}
+
+/// What a run came to.
+#[derive(Debug, Clone)]
+pub struct Report {
+    /// Elements that were trained, and all.
+    pub count: ParamCount,
+    /// Steps made.
+    pub steps: u64,
+    /// Whether it was stopped before its end.
+    pub interrupted: bool,
+    /// On the rows to evaluate on, before the first step and after the last.
+    pub evaluations: Option<(Evaluation, Evaluation)>,
+    /// Prompt, answer before, answer after.
+    pub answers: Vec<(String, String, String)>,
+    /// Where the result lies; `None` after a dry run.
+    pub saved: Option<PathBuf>,
+    /// Whether the result is an adapter.
+    pub is_adapter: bool,
+    /// Wall-clock time of the training loop.
+    pub seconds: f64,
+}
+
+/// Why a run failed.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs, reason = "each variant is what its type says")]
+pub enum RunError {
+    #[error(transparent)]
+    Base(#[from] BaseError),
+    #[error(transparent)]
+    Data(#[from] DataError),
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    #[error(transparent)]
+    Inject(#[from] InjectError),
+    #[error(transparent)]
+    Adapter(#[from] PeftError),
+    #[error(transparent)]
+    Train(#[from] TrainError),
+    #[error(transparent)]
+    Folder(#[from] RunFolderError),
+    #[error(transparent)]
+    Generate(#[from] GenerateError),
+    /// A setting that this version can't follow yet.
+    #[error("{key} = {value:?} is not yet available; use {instead:?}")]
+    NotYet { key: &'static str, value: String, instead: &'static str },
+    /// An epoch's share that makes no step.
+    #[error(
+        "train.epochs = {epochs} of {examples} examples is less than one example; ask for more epochs, or for train.steps"
+    )]
+    NoSteps { epochs: f64, examples: usize },
+}
+
+/// Options that are not part of the configuration, because they don't change the result.
+pub struct RunOptions<'a> {
+    /// Stop before the first step, and write nothing.
+    pub dry_run: bool,
+    /// Set from outside to stop after the current step and save.
+    pub interrupt: &'a AtomicBool,
+}
+
+/// Runs a configuration from beginning to end.
+///
+/// # Errors
+/// [`RunError`]. Whatever fails before the first step has written nothing but `config.toml`.
+pub fn run(
+    config: &RunConfig,
+    options: RunOptions<'_>,
+    on_event: &mut dyn FnMut(Event<'_>),
+) -> Result<Report, RunError> {
+    refuse_what_is_not_yet(config)?;
+    let base = Base::open(&config.model.source, config.train.seed)?;
+    let data = Data::read(config, &base.tokenizer)?;
+    let preview = |ansi| preview(&data.train.examples[0], &base.tokenizer, ansi);
+    let eval_summary = data.eval.as_ref().map(|eval| &eval.summary);
+    on_event(Event::Data { train: &data.train.summary, eval: eval_summary, preview: &preview });
+    let plan = plan(config, data.train.examples.len())?;
+    let backend = resolve(config.model.backend);
+    run_on(
+        backend,
+        RunJob { config, options, on_event, base: &base, data: &data, plan: &plan, backend },
+    )?
+}
+
+fn refuse_what_is_not_yet(config: &RunConfig) -> Result<(), RunError> {
+    let refuse = |key, value: String, instead| Err(RunError::NotYet { key, value, instead });
+    match (config.model.dtype, config.model.quant) {
+        (Dtype::F32, Quant::None) => Ok(()),
+        (Dtype::F32, quant) => refuse("model.quant", quant.to_string(), "none"),
+        (dtype, _) => refuse("model.dtype", dtype.to_string(), "f32"),
+    }
+}
+
+/// The examples of a run.
+struct Data {
+    train: Dataset,
+    eval: Option<Dataset>,
+    prompts: Vec<String>,
+}
+
+impl Data {
+    fn read(config: &RunConfig, tokenizer: &TextTokenizer) -> Result<Self, RunError> {
+        let options = ExampleOptions {
+            max_length: Some(config.data.max_length),
+            template: template_choice(config.data.template),
+            ..ExampleOptions::default()
+        };
+        let format: Format = config.data.format.parse()?;
+        let (train, eval, prompts) = match &config.data.source {
+            DataSource::Builtin => {
+                (builtin::train_rows()?, builtin::heldout_rows()?, builtin::prompts())
+            }
+            DataSource::Files { train, eval } => {
+                (read_all(train, format)?, read_all(eval, format)?, Vec::new())
+            }
+        };
+        let eval = match eval.as_slice() {
+            [] => None,
+            rows => Some(Dataset::build(rows, tokenizer, &options)?),
+        };
+        Ok(Self { train: Dataset::build(train, tokenizer, &options)?, eval, prompts })
+    }
+}
+
+/// The data crate's name for a configured template.
+pub fn template_choice(template: Template) -> TemplateChoice {
+    match template {
+        Template::Auto => TemplateChoice::Auto,
+        Template::None => TemplateChoice::None,
+    }
+}
+
+/// The rows of several files, one after another.
+///
+/// # Errors
+/// [`DataError`] of the first file that can't be read.
+pub fn read_all(files: &[PathBuf], format: Format) -> Result<Vec<SourcedRow>, DataError> {
+    let mut rows = Vec::new();
+    for file in files {
+        rows.extend(read_rows(file, format)?);
+    }
+    Ok(rows)
+}
+
+/// Turns the configuration into numbers, for a data set of this many examples.
+fn plan(config: &RunConfig, examples: usize) -> Result<Plan, RunError> {
+    let train = &config.train;
+    let per_step = (train.micro_batch_size.get() * train.grad_accumulation.get()) as u64;
+    let (steps, total) = match train.duration {
+        Duration::Steps(steps) => (steps.get(), steps.get() * per_step),
+        Duration::Epochs(epochs) => {
+            let total = (epochs * examples as f64).round() as u64;
+            if total == 0 {
+                return Err(RunError::NoSteps { epochs, examples });
+            }
+            (total.div_ceil(per_step), total)
+        }
+    };
+    let warmup = match train.warmup {
+        Warmup::Steps(steps) => steps,
+        Warmup::Ratio(share) => (share * steps as f64).ceil() as u64,
+    };
+    let [beta1, beta2] = train.betas;
+    Ok(Plan {
+        steps,
+        examples: total,
+        micro_batch_size: train.micro_batch_size.get(),
+        grad_accumulation: train.grad_accumulation.get(),
+        learning_rate: LearningRate {
+            schedule: train.schedule,
+            peak: train.learning_rate,
+            floor: train.min_learning_rate,
+            warmup,
+            steps,
+        },
+        adamw: AdamWConfig { beta1, beta2, eps: train.eps, weight_decay: train.weight_decay },
+        max_grad_norm: train.max_grad_norm,
+        recompute: train.recompute,
+        seed: train.seed,
+        shuffle: config.data.shuffle,
+    })
+}
+
+/// Makes the model trainable as configured: adapters, or everything.
+fn prepare<A: TrainBackend>(
+    mut model: CausalLm<A>,
+    lora: Option<&LoraSection>,
+    seed: u64,
+    device: &A::Device,
+) -> Result<(CausalLm<A>, Option<LoraConfig>), RunError> {
+    let Some(lora) = lora else {
+        return Ok((set_trainable(model, |_| true), None));
+    };
+    let config = match &lora.start {
+        LoraStart::Fresh { r, alpha, target_modules, use_rslora } => {
+            let config = LoraConfig {
+                r: r.get(),
+                alpha: *alpha,
+                dropout: lora.dropout,
+                targets: match target_modules {
+                    config::Targets::AllLinear => Targets::AllLinear,
+                    config::Targets::Regex(pattern) => Targets::Regex(pattern.clone()),
+                    config::Targets::List(names) => Targets::Names(names.clone()),
+                },
+                use_rslora: *use_rslora,
+                ..LoraConfig::default()
+            };
+            inject(model.linears_mut(), &config, seed, device)?;
+            config
+        }
+        LoraStart::InitFrom(path) => {
+            let folder = AdapterFolder::open(path)?;
+            folder.apply(model.linears_mut(), device)?;
+            for named in model.linears_mut() {
+                if let Some(adapter) = &mut named.linear.adapter {
+                    adapter.dropout = lora.dropout;
+                }
+            }
+            LoraConfig { dropout: lora.dropout, ..folder.config }
+        }
+    };
+    Ok((model, Some(config)))
+}
+
+struct RunJob<'a, 'o> {
+    config: &'a RunConfig,
+    options: RunOptions<'a>,
+    on_event: &'a mut (dyn FnMut(Event<'_>) + 'o),
+    base: &'a Base,
+    data: &'a Data,
+    plan: &'a Plan,
+    backend: Backend,
+}
+
+/// A row of `metrics.jsonl` for a step.
+#[derive(Serialize)]
+struct StepRow {
+    step: u64,
+    epoch: f64,
+    loss: f64,
+    grad_norm: f64,
+    learning_rate: f64,
+    supervised_tokens: usize,
+    tokens: usize,
+    tokens_per_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    peak_memory_mib: Option<u64>,
+}
+
+/// A row of `metrics.jsonl` for an evaluation.
+#[derive(Serialize)]
+struct EvalRow {
+    step: u64,
+    eval_loss: f64,
+    eval_perplexity: f64,
+    eval_supervised_tokens: usize,
+}
+
+impl Job for RunJob<'_, '_> {
+    type Output = Result<Report, RunError>;
+
+    fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output {
+        let Self { config, options, on_event, base, data, plan, backend } = self;
+        let seed = config.train.seed;
+        let model = base.build::<A>(&device)?;
+        let (model, lora) = prepare(model, config.lora.as_ref(), seed, &device)?;
+        let count = count_params::<A, _>(&model);
+        on_event(Event::Model { backend: backend.name(), count, plan });
+        let mut report = Report {
+            count,
+            steps: 0,
+            interrupted: false,
+            evaluations: None,
+            answers: Vec::new(),
+            saved: None,
+            is_adapter: lora.is_some(),
+            seconds: 0.0,
+        };
+        if options.dry_run {
+            return Ok(report);
+        }
+        let product = match &lora {
+            Some(config) => Product::Adapter { config, base: &base.name },
+            None => Product::Model {
+                config_text: &base.config_text,
+                dtype: declared_dtype(&base.config_text).unwrap_or(base.stored_dtype()),
+            },
+        };
+        let mut folder = RunFolder::create(config)?;
+        let pad_id = pad_id(&base.tokenizer);
+        let look = Look { base, data, pad_id, batch_size: plan.micro_batch_size };
+        let before = look.evaluate(&model.valid(), 0, &mut folder, on_event)?;
+        let answers_before = look.answers(&model.valid(), 0, on_event)?;
+
+        let started = Instant::now();
+        let mut last = started;
+        let model = train(model, &base.config, &data.train, pad_id, plan, |log, model| {
+            let tokens_per_s = log.tokens as f64 / last.elapsed().as_secs_f64();
+            folder.log(&StepRow {
+                step: log.step,
+                epoch: log.epoch,
+                loss: log.loss,
+                grad_norm: log.grad_norm,
+                learning_rate: log.learning_rate,
+                supervised_tokens: log.supervised_tokens,
+                tokens: log.tokens,
+                tokens_per_s,
+                peak_memory_mib: peak_memory_mib(),
+            })?;
+            on_event(Event::Step { log, tokens_per_s });
+            report.steps = log.step;
+            let is_last = log.step == plan.steps;
+            let due = |every: Option<std::num::NonZeroU64>| {
+                !is_last && every.is_some_and(|every| log.step.is_multiple_of(every.get()))
+            };
+            if due(config.train.eval_every) {
+                look.evaluate(&model.valid(), log.step, &mut folder, on_event)?;
+            }
+            if due(config.train.save_every) {
+                let keep = config.train.keep_last.map(std::num::NonZeroUsize::get);
+                let path = folder.save_checkpoint(
+                    log.step,
+                    model.valid(),
+                    &product,
+                    &base.tokenizer,
+                    keep,
+                )?;
+                on_event(Event::Saved { path });
+            }
+            last = Instant::now();
+            if options.interrupt.load(Ordering::Relaxed) && !is_last {
+                report.interrupted = true;
+                return Ok::<_, RunError>(Flow::Stop);
+            }
+            Ok(Flow::Continue)
+        })?;
+        report.seconds = started.elapsed().as_secs_f64();
+
+        let model = model.valid();
+        folder.save(model.clone(), &product, &base.tokenizer)?;
+        report.saved = Some(folder.path().to_path_buf());
+        on_event(Event::Saved { path: folder.path().to_path_buf() });
+        if !report.interrupted {
+            let after = look.evaluate(&model, report.steps, &mut folder, on_event)?;
+            report.evaluations = before.zip(after);
+            let after = look.answers(&model, report.steps, on_event)?;
+            report.answers = data
+                .prompts
+                .iter()
+                .zip(answers_before.into_iter().zip(after))
+                .map(|(prompt, (before, after))| (prompt.clone(), before, after))
+                .collect();
+        }
+        Ok(report)
+    }
+}
+
+/// How a run looks at its model from outside.
+struct Look<'a> {
+    base: &'a Base,
+    data: &'a Data,
+    pad_id: u32,
+    batch_size: usize,
+}
+
+impl Look<'_> {
+    fn evaluate<B: ModelBackend>(
+        &self,
+        model: &CausalLm<B>,
+        step: u64,
+        folder: &mut RunFolder,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Option<Evaluation>, RunError> {
+        let Some(eval) = &self.data.eval else { return Ok(None) };
+        let evaluation = evaluate(model, &self.base.config, eval, self.pad_id, self.batch_size);
+        folder.log(&EvalRow {
+            step,
+            eval_loss: evaluation.loss,
+            eval_perplexity: evaluation.perplexity,
+            eval_supervised_tokens: evaluation.supervised_tokens,
+        })?;
+        on_event(Event::Evaluated { step, evaluation });
+        Ok(Some(evaluation))
+    }
+
+    fn answers<B: ModelBackend>(
+        &self,
+        model: &CausalLm<B>,
+        step: u64,
+        on_event: &mut dyn FnMut(Event<'_>),
+    ) -> Result<Vec<String>, RunError> {
+        let Base { config, tokenizer, .. } = self.base;
+        let sampling = Sampling { max_new_tokens: 48, ..Sampling::default() };
+        let stop_ids = stop_ids(config, tokenizer);
+        let mut generator = Generator::new(model, config, tokenizer);
+        let mut answers = Vec::new();
+        for prompt in &self.data.prompts {
+            let messages = [Message::new("user", prompt)];
+            let text = tokenizer.render(&messages, None, true).map_err(DataError::from)?;
+            let ids = tokenizer.encode(&text)?;
+            let answer = generator.answer(&ids, &sampling, &stop_ids, |_| ())?.text;
+            let answer = answer.trim().to_string();
+            on_event(Event::Answered { step, prompt, answer: &answer });
+            answers.push(answer);
+        }
+        Ok(answers)
+    }
+}
+
+/// The token that fills short rows of a batch; it is masked, so any will do.
+pub fn pad_id(tokenizer: &TextTokenizer) -> u32 {
+    tokenizer.pad_id().or(tokenizer.eos_id()).unwrap_or(0)
+}
+
+/// Tokens that end an answer: the tokenizer's and the model's.
+pub fn stop_ids(
+    config: &ModelConfig,
+    tokenizer: &TextTokenizer,
+) -> std::collections::BTreeSet<u32> {
+    let mut ids = tokenizer.stop_ids();
+    ids.extend(&config.eos_token_ids);
+    ids
+}
+
+/// The float type that a `config.json` says its weights are in.
+fn declared_dtype(config_text: &str) -> Option<FloatDtype> {
+    let config: serde_json::Value = serde_json::from_str(config_text).ok()?;
+    let name = config.get("dtype").or_else(|| config.get("torch_dtype"))?.as_str()?;
+    [FloatDtype::F32, FloatDtype::F16, FloatDtype::Bf16]
+        .into_iter()
+        .find(|d| d.torch_name() == name)
+}

@@ -1,0 +1,225 @@
+//! Loss and gradients of one micro-batch.
+//!
+//! Backward runs in stages, so that what is held at one time stays small:
+//!
+//! ```text
+//!   tokens ─► embedding ─► block 0 ─► … ─► block n-1 ─► [supervised rows] ─► chunks of: norm ─► head ─► loss
+//!   gradients:       ◄──────────────────────────────────────────────────────── one chunk after another
+//! ```
+//!
+//! Logits exist for one chunk of supervised positions at a time. With [`Recompute::Block`] the blocks first run without
+//! autodiff, keeping each one's input, and then again, last first, one at a time, under autodiff.
+
+use burn::module::AutodiffModule;
+use burn::tensor::backend::AutodiffBackend;
+use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
+use emberlm_data::{Batch, Target};
+use emberlm_lora::DropoutKey;
+use emberlm_lora::walk::count_params;
+use emberlm_model::{
+    CausalLm, Inputs, ModelBackend, ModelConfig, SequenceBatch, cross_entropy_sum,
+};
+use emberlm_quant::host::index_tensor;
+
+use crate::config::Recompute;
+use crate::grads::Gradients;
+
+/// A backend that the trainer runs on: autodiff over a backend that runs the model.
+pub trait TrainBackend: AutodiffBackend<InnerBackend: ModelBackend> + ModelBackend {}
+impl<A: AutodiffBackend<InnerBackend: ModelBackend> + ModelBackend> TrainBackend for A {}
+
+/// Elements of a chunk's logits, at most: 64 MiB in f32.
+const LOGITS_PER_CHUNK: usize = 1 << 24;
+
+/// Rows of a chunk for a vocabulary of this size.
+fn chunk_rows(vocab: usize) -> usize {
+    (LOGITS_PER_CHUNK / vocab).max(16)
+}
+
+/// Brings a batch to a device.
+pub fn inputs<B: ModelBackend>(
+    config: &ModelConfig,
+    batch: &Batch,
+    device: &B::Device,
+) -> Inputs<B> {
+    let Batch { rows, seq, ids, positions, segments, .. } = batch;
+    let batch = SequenceBatch { rows: *rows, seq: *seq, ids, positions, segments };
+    Inputs::new(config, batch, device)
+}
+
+/// The sum of the losses of a batch's supervised tokens, in nats, without gradients.
+pub fn loss_sum<B: ModelBackend>(model: &CausalLm<B>, config: &ModelConfig, batch: &Batch) -> f64 {
+    let inputs = inputs(config, batch, &model.device());
+    let hidden = supervised_rows(model.hidden(&inputs, None), &batch.targets);
+    let rows = chunk_rows(config.vocab_size);
+    let chunks = hidden.split(rows, 0).into_iter().zip(batch.targets.chunks(rows));
+    chunks
+        .map(|(hidden, targets)| {
+            scalar(cross_entropy_sum(model.head(hidden), &tokens(targets)).into_data())
+        })
+        .sum()
+}
+
+/// How a micro-batch is run.
+#[derive(Debug, Clone, Copy)]
+pub struct StepOptions<'a> {
+    /// Factor on the loss before backward: 1 / supervised tokens of the whole step.
+    pub scale: f64,
+    /// What is kept for backward.
+    pub recompute: Recompute,
+    /// The masks of this micro-batch, where adapters have dropout.
+    pub dropout: Option<&'a DropoutKey>,
+}
+
+/// Adds the gradients of `scale · (sum of losses over supervised tokens)` to `gradients` and returns that sum, unscaled.
+pub fn loss_and_grads<A: TrainBackend>(
+    model: &CausalLm<A>,
+    config: &ModelConfig,
+    batch: &Batch,
+    options: StepOptions<'_>,
+    gradients: &mut Gradients<A::InnerBackend>,
+) -> f64 {
+    match options.recompute {
+        Recompute::None => {
+            let inputs = inputs::<A>(config, batch, &model.device());
+            let hidden = model.hidden(&inputs, options.dropout);
+            let (loss, d_hidden) =
+                head_stage(model, config, hidden.clone().inner(), batch, options.scale, gradients);
+            if trained_from(model) != TrainedFrom::Head {
+                let found = backward_from(hidden, d_hidden);
+                gradients.collect::<A, _>("model", &model.model, found);
+            }
+            loss
+        }
+        Recompute::Block => block_by_block(model, config, batch, options, gradients),
+    }
+}
+
+/// Each block's input is kept, nothing else; each block runs twice.
+fn block_by_block<A: TrainBackend>(
+    model: &CausalLm<A>,
+    config: &ModelConfig,
+    batch: &Batch,
+    options: StepOptions<'_>,
+    gradients: &mut Gradients<A::InnerBackend>,
+) -> f64 {
+    let trained_from = trained_from(model);
+    let lowest = match trained_from {
+        TrainedFrom::Embedding => 0,
+        TrainedFrom::Block(lowest) => lowest,
+        TrainedFrom::Head => model.model.layers.len(),
+    };
+    let mut kept = Vec::new();
+    let hidden = {
+        let plain = model.valid();
+        let inputs = inputs::<A::InnerBackend>(config, batch, &model.device());
+        let mut x = plain.embed(&inputs);
+        for (i, layer) in plain.model.layers.iter().enumerate() {
+            if i >= lowest {
+                kept.push(x.clone());
+            }
+            x = layer.forward(x, &inputs, options.dropout);
+        }
+        x
+    };
+    let (loss, mut d_x) = head_stage(model, config, hidden, batch, options.scale, gradients);
+    let inputs = inputs::<A>(config, batch, &model.device());
+    for (i, layer) in model.model.layers.iter().enumerate().skip(lowest).rev() {
+        let Some(x) = kept.pop() else { break };
+        let wants_input_gradient = i > lowest || trained_from == TrainedFrom::Embedding;
+        let x = Tensor::<A, 3>::from_inner(x).set_require_grad(wants_input_gradient);
+        let y = layer.forward(x.clone(), &inputs, options.dropout);
+        let found = backward_from(y, d_x.clone());
+        if let Some(gradient) = x.grad(&found) {
+            d_x = gradient;
+        }
+        gradients.collect::<A, _>(&format!("model.layers.{i}"), layer, found);
+    }
+    if trained_from == TrainedFrom::Embedding {
+        let found = backward_from(model.embed(&inputs), d_x);
+        gradients.collect::<A, _>("model.embed_tokens", &model.model.embed_tokens, found);
+    }
+    loss
+}
+
+/// Loss and the gradient of the blocks' output `hidden`, by chunks of supervised positions; head and final norm collect theirs.
+fn head_stage<A: TrainBackend>(
+    model: &CausalLm<A>,
+    config: &ModelConfig,
+    hidden: Tensor<A::InnerBackend, 3>,
+    batch: &Batch,
+    scale: f64,
+    gradients: &mut Gradients<A::InnerBackend>,
+) -> (f64, Tensor<A::InnerBackend, 3>) {
+    let dims = hidden.dims();
+    let [rows, seq, width] = dims;
+    let device = hidden.device();
+    if batch.targets.is_empty() {
+        return (0.0, hidden.zeros_like());
+    }
+    let supervised = supervised_rows(hidden.clone(), &batch.targets);
+    let chunk = chunk_rows(config.vocab_size);
+    let mut loss = 0.0;
+    let mut d_supervised = Vec::new();
+    for (x, targets) in supervised.split(chunk, 0).into_iter().zip(batch.targets.chunks(chunk)) {
+        let x = Tensor::<A, 2>::from_inner(x).require_grad();
+        let sum = cross_entropy_sum(model.head(x.clone()), &tokens(targets));
+        loss += scalar(sum.clone().inner().into_data());
+        let mut found = (sum * scale).backward();
+        let d_x = x.grad_remove(&mut found);
+        d_supervised.push(d_x.expect("the loss depends on the head's input"));
+        gradients.collect::<A, _>("", model, found);
+    }
+    let zeros = hidden.reshape([rows * seq, width]).zeros_like();
+    let d_hidden = zeros.select_assign(
+        0,
+        positions(&batch.targets, &device),
+        Tensor::cat(d_supervised, 0),
+        IndexingUpdateOp::Add,
+    );
+    (loss, d_hidden.reshape(dims))
+}
+
+/// Backward from an output whose gradient is known.
+fn backward_from<A: TrainBackend>(
+    output: Tensor<A, 3>,
+    gradient: Tensor<A::InnerBackend, 3>,
+) -> A::Gradients {
+    (output * Tensor::from_inner(gradient)).sum().backward()
+}
+
+/// The lowest part of a model that is trained; backward needs to go no deeper.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum TrainedFrom {
+    Embedding,
+    Block(usize),
+    Head,
+}
+
+fn trained_from<A: TrainBackend>(model: &CausalLm<A>) -> TrainedFrom {
+    if model.model.embed_tokens.weight.is_require_grad() {
+        return TrainedFrom::Embedding;
+    }
+    let lowest =
+        model.model.layers.iter().position(|layer| count_params::<A, _>(layer).trainable > 0);
+    lowest.map_or(TrainedFrom::Head, TrainedFrom::Block)
+}
+
+/// The rows of `[batch, seq, width]` that predict a supervised token: `[targets, width]`.
+fn supervised_rows<B: ModelBackend>(hidden: Tensor<B, 3>, targets: &[Target]) -> Tensor<B, 2> {
+    let [batch, seq, width] = hidden.dims();
+    let positions = positions(targets, &hidden.device());
+    hidden.reshape([batch * seq, width]).select(0, positions)
+}
+
+fn positions<B: ModelBackend>(targets: &[Target], device: &B::Device) -> Tensor<B, 1, Int> {
+    index_tensor(targets.iter().map(|target| target.index), [targets.len()], device)
+}
+
+fn tokens(targets: &[Target]) -> Vec<u32> {
+    targets.iter().map(|target| target.token).collect()
+}
+
+fn scalar(data: TensorData) -> f64 {
+    data.iter::<f64>().sum()
+}

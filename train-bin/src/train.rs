@@ -1,0 +1,151 @@
+//! The training loop, in the open.
+
+use emberlm_data::{Batch, Dataset, Loader};
+use emberlm_lora::DropoutKey;
+use emberlm_model::{CausalLm, ModelConfig};
+
+use crate::adamw::{AdamW, AdamWConfig};
+use crate::check::{self, TrainError};
+use crate::config::Recompute;
+use crate::grads::Gradients;
+use crate::schedule::LearningRate;
+use crate::step::{StepOptions, TrainBackend, loss_and_grads};
+
+/// Everything that decides what a run computes, in numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plan {
+    /// Optimizer steps.
+    pub steps: u64,
+    /// Examples to be seen in all; the last step takes what is left.
+    pub examples: u64,
+    /// Examples in a micro-batch.
+    pub micro_batch_size: usize,
+    /// Micro-batches in a step.
+    pub grad_accumulation: usize,
+    /// Rate by step.
+    pub learning_rate: LearningRate,
+    /// The optimizer's constants.
+    pub adamw: AdamWConfig,
+    /// Norm that gradients are clipped to.
+    pub max_grad_norm: Option<f64>,
+    /// What is kept for backward.
+    pub recompute: Recompute,
+    /// Seed of order and dropout.
+    pub seed: u64,
+    /// Whether each epoch has a random order of its own.
+    pub shuffle: bool,
+}
+
+/// What a step did.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct StepLog {
+    /// Steps made, this one included.
+    pub step: u64,
+    /// Passes over the data so far.
+    pub epoch: f64,
+    /// Mean loss over the step's supervised tokens, in nats, before the step.
+    pub loss: f64,
+    /// Norm of all gradients before clipping.
+    pub grad_norm: f64,
+    /// Rate of the step.
+    pub learning_rate: f64,
+    /// Tokens that were supervised.
+    pub supervised_tokens: usize,
+    /// Tokens that went through the model, without padding.
+    pub tokens: usize,
+}
+
+/// Whether a run goes on after a step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flow {
+    /// To the next step.
+    Continue,
+    /// Not: what is trained so far is the result.
+    Stop,
+}
+
+/// Trains `model` (its trainable parameters) on `data` and returns it.
+///
+/// The loss of a step is the sum over its supervised tokens divided by their number, so it depends on neither
+/// micro-batch size nor accumulation nor padding. `after_step` sees each step and the model after it.
+///
+/// # Errors
+/// [`TrainError`] at the first loss or gradient that isn't finite, before the optimizer moves anything; at a parameter
+/// that the first step didn't reach; and whatever `after_step` returns.
+pub fn train<A: TrainBackend, E: From<TrainError>>(
+    mut model: CausalLm<A>,
+    config: &ModelConfig,
+    data: &Dataset,
+    pad_id: u32,
+    plan: &Plan,
+    mut after_step: impl FnMut(&StepLog, &CausalLm<A>) -> Result<Flow, E>,
+) -> Result<CausalLm<A>, E> {
+    let loader = Loader::new(data.examples.len(), plan.seed, plan.shuffle);
+    let mut optimizer = AdamW::new(plan.adamw);
+    for step in 0..plan.steps {
+        let batches = micro_batches(&loader, data, pad_id, plan, step);
+        let supervised: usize = batches.iter().map(|batch| batch.targets.len()).sum();
+        let mut gradients = Gradients::default();
+        let mut loss_sum = 0.0;
+        for (i, batch) in batches.iter().enumerate() {
+            let dropout = DropoutKey { seed: plan.seed, step, micro_batch: i as u64 };
+            let options = StepOptions {
+                scale: 1.0 / supervised as f64,
+                recompute: plan.recompute,
+                dropout: Some(&dropout),
+            };
+            let loss = loss_and_grads(&model, config, batch, options, &mut gradients);
+            check::loss_is_finite(loss, step, &model, config, data, batch)?;
+            loss_sum += loss;
+        }
+        let grad_norm = gradients.norm();
+        check::gradients_are_finite(grad_norm, &gradients, step, data, &batches)?;
+        if step == 0 {
+            check::every_parameter_was_reached(&model, &gradients, &batches)?;
+        }
+        if let Some(max_norm) = plan.max_grad_norm {
+            gradients.clip(grad_norm, max_norm);
+        }
+        let learning_rate = plan.learning_rate.at(step);
+        model = optimizer.step(model, &gradients, learning_rate);
+
+        let seen = ((step + 1) * plan.examples_per_step()).min(plan.examples);
+        let log = StepLog {
+            step: step + 1,
+            epoch: seen as f64 / data.examples.len() as f64,
+            loss: loss_sum / supervised as f64,
+            grad_norm,
+            learning_rate,
+            supervised_tokens: supervised,
+            tokens: batches.iter().flat_map(|b| &b.segments).filter(|&&s| s > 0).count(),
+        };
+        if after_step(&log, &model)? == Flow::Stop {
+            break;
+        }
+    }
+    Ok(model)
+}
+
+impl Plan {
+    fn examples_per_step(&self) -> u64 {
+        (self.micro_batch_size * self.grad_accumulation) as u64
+    }
+}
+
+/// The micro-batches of a step: a function of the step's number, so that a run can start anywhere.
+fn micro_batches(
+    loader: &Loader,
+    data: &Dataset,
+    pad_id: u32,
+    plan: &Plan,
+    step: u64,
+) -> Vec<Batch> {
+    let start = step * plan.examples_per_step();
+    let count = plan.examples_per_step().min(plan.examples - start) as usize;
+    let indices = loader.indices(start, count);
+    let collate = |chunk: &[usize]| {
+        let examples: Vec<_> = chunk.iter().map(|&i| (i, &data.examples[i])).collect();
+        Batch::collate(&examples, pad_id)
+    };
+    indices.chunks(plan.micro_batch_size).map(collate).collect()
+}
