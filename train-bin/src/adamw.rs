@@ -22,6 +22,13 @@ pub struct AdamWConfig {
     pub weight_decay: f64,
 }
 
+impl Default for AdamWConfig {
+    /// PyTorch's, without decay.
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
+    }
+}
+
 /// The optimizer and its state: two moments a trainable element.
 #[derive(Debug, Clone)]
 pub struct AdamW<B: Backend> {

@@ -6,7 +6,7 @@ use emberlm_model::{CausalLm, ModelConfig};
 
 use crate::adamw::{AdamW, AdamWConfig};
 use crate::check::{self, TrainError};
-use crate::config::Recompute;
+use crate::config::{Recompute, Schedule};
 use crate::grads::Gradients;
 use crate::schedule::LearningRate;
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
@@ -127,6 +127,28 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
 }
 
 impl Plan {
+    /// So many steps of one micro-batch each: cosine from `learning_rate` to 0, AdamW without decay, clipping at 1.
+    pub fn new(steps: u64, micro_batch_size: usize, learning_rate: f64) -> Self {
+        Self {
+            steps,
+            examples: steps * micro_batch_size as u64,
+            micro_batch_size,
+            grad_accumulation: 1,
+            learning_rate: LearningRate {
+                schedule: Schedule::Cosine,
+                peak: learning_rate,
+                floor: 0.0,
+                warmup: 0,
+                steps,
+            },
+            adamw: AdamWConfig::default(),
+            max_grad_norm: Some(1.0),
+            recompute: Recompute::None,
+            seed: 0,
+            shuffle: true,
+        }
+    }
+
     fn examples_per_step(&self) -> u64 {
         (self.micro_batch_size * self.grad_accumulation) as u64
     }

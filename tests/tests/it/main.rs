@@ -6,3 +6,4 @@ mod finite_differences;
 mod laws;
 mod model_goldens;
 mod support;
+mod train_goldens;

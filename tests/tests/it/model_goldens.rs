@@ -1,10 +1,14 @@
 //! Law 1: logits, loss and gradients of every golden model equal transformers'.
 
+use std::collections::BTreeSet;
+
 use emberlm::config::Recompute;
+use emberlm::{Generator, Sampling};
+use emberlm_data::TextTokenizer;
 use emberlm_model::ModelBackend;
 use emberlm_tests::{
     GRADIENT_TOLERANCE, VALUE_TOLERANCE, assert_close, assert_close_number, expected, golden_json,
-    number, values,
+    golden_path, number, values,
 };
 
 use crate::support::{
@@ -65,6 +69,28 @@ fn loss_and_gradients_on_ndarray() {
 #[test]
 fn loss_and_gradients_on_flex() {
     MODELS.iter().for_each(|name| loss_and_gradients_equal::<Flex>(name));
+}
+
+/// Greedy generation through the cache, token by token, past the trained length where a golden goes there.
+fn generation_equals<B: ModelBackend>(name: &str) {
+    let (config, model) = load::<B>(name);
+    let json = golden_json(&format!("models/{name}/golden.json"));
+    let ids = |key: &str| -> Vec<u32> { serde_json::from_value(json[key].clone()).unwrap() };
+    let tokenizer = TextTokenizer::from_dir(&golden_path(&format!("models/{name}"))).unwrap();
+    let sampling = Sampling { max_new_tokens: 16, ..Sampling::default() };
+    let mut generator = Generator::new(&model, &config, &tokenizer);
+    let no_stop = BTreeSet::new();
+    // The second time most of the prompt comes from the cache.
+    for _ in 0..2 {
+        let answer = generator.answer(&ids("greedy_prompt"), &sampling, &no_stop, |_| ()).unwrap();
+        assert_eq!(answer.ids, ids("greedy_16"), "{name}");
+    }
+}
+
+#[test]
+fn greedy_generation() {
+    MODELS.iter().for_each(|name| generation_equals::<NdArray>(name));
+    MODELS.iter().for_each(|name| generation_equals::<Flex>(name));
 }
 
 #[cfg(feature = "wgpu")]

@@ -1,0 +1,5 @@
+//! End-to-end runs of the binary.
+
+mod broken_inputs;
+mod support;
+mod whole_jobs;
