@@ -1,15 +1,55 @@
 //! Decoder operations under autodiff: nodes that save only what their gradient needs.
+//!
+//! Each forward runs on the inner backend, with its kernel; each backward calls the `_backward` of
+//! [`ModelBackend`], again on the inner backend. What is saved: rms_norm its input; rotate_half the angles; gated its two
+//! inputs; attention q, k, v, output and one number a query; cross-entropy its gradient, made together with the loss.
 
-use burn::tensor::{Tensor, TensorPrimitive, backend::Backend, ops::FloatTensor};
+use std::sync::Arc;
+
+use burn::tensor::backend::Backend;
+use burn::tensor::ops::{FloatTensor, IntTensor};
+use burn::tensor::{Int, Tensor, TensorPrimitive};
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 use burn_autodiff::{Autodiff, NodeId};
 
-use crate::{Activation, ModelBackend};
+use crate::backend::AttentionGradients;
+use crate::{Activation, AttentionMask, ModelBackend};
 
 impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
+    fn rms_norm(x: Tensor<Self, 2>, weight: Tensor<Self, 1>, eps: f64) -> Tensor<Self, 2> {
+        let (x, weight) = (primitive(x), primitive(weight));
+        let forward = |x, weight| primitive(B::rms_norm(tensor(x), tensor(weight), eps));
+        let node = RmsNorm.prepare::<C>([x.node.clone(), weight.node.clone()]).compute_bound();
+        tensor(match node.stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let state = (prep.checkpoint(&x), prep.checkpoint(&weight), eps);
+                prep.finish(state, forward(x.primitive, weight.primitive))
+            }
+            OpsKind::UnTracked(prep) => prep.finish(forward(x.primitive, weight.primitive)),
+        })
+    }
+
+    fn rotate_half(
+        x: Tensor<Self, 4>,
+        cos: Tensor<Self, 4>,
+        sin: Tensor<Self, 4>,
+    ) -> Tensor<Self, 4> {
+        let x = primitive(x);
+        let (cos, sin) = (primitive(cos).primitive, primitive(sin).primitive);
+        let forward = |x, cos, sin| primitive(B::rotate_half(tensor(x), tensor(cos), tensor(sin)));
+        let node = Rotate.prepare::<C>([x.node.clone()]).compute_bound();
+        tensor(match node.stateful() {
+            OpsKind::Tracked(prep) => {
+                let y = forward(x.primitive, cos.clone(), sin.clone());
+                prep.finish((cos, sin), y)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(forward(x.primitive, cos, sin)),
+        })
+    }
+
     fn gated(
         gate: Tensor<Self, 2>,
         up: Tensor<Self, 2>,
@@ -26,6 +66,94 @@ impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
             OpsKind::UnTracked(prep) => prep.finish(forward(gate.primitive, up.primitive)),
         })
     }
+
+    fn causal_attention(
+        q: Tensor<Self, 4>,
+        k: Tensor<Self, 4>,
+        v: Tensor<Self, 4>,
+        mask: &Arc<AttentionMask>,
+        scale: f64,
+    ) -> Tensor<Self, 4> {
+        let (q, k, v) = (primitive(q), primitive(k), primitive(v));
+        let forward = |q, k, v| B::attention_forward(tensor(q), tensor(k), tensor(v), mask, scale);
+        let nodes = [q.node.clone(), k.node.clone(), v.node.clone()];
+        tensor(match Attention.prepare::<C>(nodes).compute_bound().stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let inputs = [prep.checkpoint(&q), prep.checkpoint(&k), prep.checkpoint(&v)];
+                let (out, log_sum) = forward(q.primitive, k.primitive, v.primitive);
+                let (out, log_sum) = (primitive(out), primitive(log_sum));
+                let state =
+                    AttentionState { inputs, out: out.clone(), log_sum, mask: mask.clone(), scale };
+                prep.finish(state, out)
+            }
+            OpsKind::UnTracked(prep) => {
+                prep.finish(primitive(forward(q.primitive, k.primitive, v.primitive).0))
+            }
+        })
+    }
+
+    fn cross_entropy_sum(
+        logits: Tensor<Self, 2>,
+        targets: Tensor<Self, 1, Int>,
+    ) -> Tensor<Self, 1> {
+        let logits = primitive(logits);
+        let targets: IntTensor<B> = targets.into_primitive();
+        let node = CrossEntropy.prepare::<C>([logits.node.clone()]).compute_bound();
+        let (logits, targets) = (tensor::<B, 2>(logits.primitive), Tensor::from_primitive(targets));
+        tensor(match node.stateful() {
+            OpsKind::Tracked(prep) => {
+                let (sum, gradient) = B::cross_entropy_with_grad(logits, targets);
+                prep.finish(primitive(gradient), primitive(sum))
+            }
+            OpsKind::UnTracked(prep) => {
+                prep.finish(primitive(B::cross_entropy_sum(logits, targets)))
+            }
+        })
+    }
+}
+
+#[derive(Debug)]
+struct RmsNorm;
+
+impl<B: ModelBackend> Backward<B, 2> for RmsNorm {
+    type State = (NodeId, NodeId, f64);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 2>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let (x, weight, eps) = ops.state;
+        let grad = tensor(grads.consume::<B>(&ops.node));
+        let x = tensor(checkpointer.retrieve_node_output(x));
+        let weight = tensor(checkpointer.retrieve_node_output(weight));
+        let (d_x, d_weight) = B::rms_norm_backward(x, weight, grad, eps);
+        let [x_node, weight_node] = ops.parents;
+        if let Some(node) = x_node {
+            grads.register::<B>(node.id, primitive(d_x));
+        }
+        if let Some(node) = weight_node {
+            grads.register::<B>(node.id, primitive(d_weight));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Rotate;
+
+impl<B: ModelBackend> Backward<B, 1> for Rotate {
+    type State = (FloatTensor<B>, FloatTensor<B>);
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let (cos, sin) = ops.state;
+        let grad = tensor(grads.consume::<B>(&ops.node));
+        if let [Some(node)] = ops.parents {
+            let sin: Tensor<B, 4> = tensor(sin);
+            let d_x = B::rotate_half(grad, tensor(cos), sin.neg());
+            grads.register::<B>(node.id, primitive(d_x));
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -40,16 +168,65 @@ impl<B: ModelBackend> Backward<B, 2> for Gated {
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
-        let [gate_node, up_node] = ops.parents;
         let (gate, up, activation) = ops.state;
-        let grad = tensor::<B, 2>(grads.consume::<B>(&ops.node));
+        let grad = tensor(grads.consume::<B>(&ops.node));
         let gate = tensor(checkpointer.retrieve_node_output(gate));
         let up = tensor(checkpointer.retrieve_node_output(up));
         let (d_gate, d_up) = B::gated_backward(gate, up, grad, activation);
-        for (node, gradient) in [(gate_node, d_gate), (up_node, d_up)] {
+        for (node, gradient) in ops.parents.into_iter().zip([d_gate, d_up]) {
             if let Some(node) = node {
                 grads.register::<B>(node.id, primitive(gradient));
             }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Attention;
+
+#[derive(Debug, Clone)]
+struct AttentionState<B: Backend> {
+    inputs: [NodeId; 3],
+    out: FloatTensor<B>,
+    log_sum: FloatTensor<B>,
+    mask: Arc<AttentionMask>,
+    scale: f64,
+}
+
+impl<B: ModelBackend> Backward<B, 3> for Attention {
+    type State = AttentionState<B>;
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 3>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let AttentionState { inputs, out, log_sum, mask, scale } = ops.state;
+        let grad = tensor(grads.consume::<B>(&ops.node));
+        let [q, k, v] = inputs.map(|id| tensor(checkpointer.retrieve_node_output(id)));
+        let (out, log_sum) = (tensor(out), tensor(log_sum));
+        let AttentionGradients { d_q, d_k, d_v } =
+            B::attention_backward(q, k, v, out, log_sum, grad, &mask, scale);
+        for (node, gradient) in ops.parents.into_iter().zip([d_q, d_k, d_v]) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, primitive(gradient));
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
+struct CrossEntropy;
+
+impl<B: ModelBackend> Backward<B, 1> for CrossEntropy {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad: Tensor<B, 1> = tensor(grads.consume::<B>(&ops.node));
+        if let [Some(node)] = ops.parents {
+            let d_logits: Tensor<B, 2> = tensor(ops.state);
+            grads.register::<B>(node.id, primitive(d_logits * grad.unsqueeze()));
         }
     }
 }

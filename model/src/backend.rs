@@ -1,24 +1,38 @@
 //! The backend's share of a decoder: the operations that are worth a kernel of their own.
 
-use burn::tensor::{Int, Tensor, activation};
+use std::sync::Arc;
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{Int, Tensor};
 use emberlm_lora::LoraBackend;
 
-use crate::{Activation, AttentionMask};
+use crate::{Activation, AttentionMask, portable};
 
 /// A backend that runs a decoder.
 ///
-/// Every operation has a portable default in Burn's own operations, which autodiff differentiates by itself. A backend
-/// with a kernel overrides it, and must equal the default in value and gradient.
+/// Every operation has a portable default ([`portable`]). A backend with a kernel overrides it, and must equal the
+/// default in value and gradient. Under autodiff each forward is a node of its own, whose gradient is the `_backward`
+/// beside it (`autodiff.rs`).
 pub trait ModelBackend: LoraBackend {
     /// `x / √(mean(x²) + eps) · weight` (Zhang and Sennrich, 2019, arXiv:1910.07467).
     ///
     /// `x`, output: `[tokens, features]`; `weight`: `[features]`.
     fn rms_norm(x: Tensor<Self, 2>, weight: Tensor<Self, 1>, eps: f64) -> Tensor<Self, 2> {
-        let mean_square = x.clone().powi_scalar(2).mean_dim(1);
-        x / (mean_square + eps).sqrt() * weight.unsqueeze()
+        portable::rms_norm(x, weight, eps)
     }
 
-    /// Rotates the halves of each head's features: `(a, b) -> (a·cos − b·sin, b·cos + a·sin)`.
+    /// The gradients of [`rms_norm`](Self::rms_norm) by `x` and by `weight`.
+    fn rms_norm_backward(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        grad: Tensor<Self, 2>,
+        eps: f64,
+    ) -> (Tensor<Self, 2>, Tensor<Self, 1>) {
+        portable::rms_norm_backward(x, weight, grad, eps)
+    }
+
+    /// Rotates the halves of each head's features: `(a, b) -> (a·cos − b·sin, b·cos + a·sin)`. Its gradient is the
+    /// rotation by `-sin`.
     ///
     /// `x`, output: `[batch, heads, seq, head_dim]`; `cos`, `sin`: `[batch, 1, seq, head_dim / 2]`.
     fn rotate_half(
@@ -26,12 +40,7 @@ pub trait ModelBackend: LoraBackend {
         cos: Tensor<Self, 4>,
         sin: Tensor<Self, 4>,
     ) -> Tensor<Self, 4> {
-        let [_, _, _, head_dim] = x.dims();
-        let first = x.clone().narrow(3, 0, head_dim / 2);
-        let second = x.narrow(3, head_dim / 2, head_dim / 2);
-        let rotated_first = first.clone() * cos.clone() - second.clone() * sin.clone();
-        let rotated_second = second * cos + first * sin;
-        Tensor::cat(vec![rotated_first, rotated_second], 3)
+        portable::rotate_half(x, cos, sin)
     }
 
     /// `activation(gate) · up`, element by element, on `[tokens, features]` (Shazeer, 2020, arXiv:2002.05202).
@@ -40,21 +49,20 @@ pub trait ModelBackend: LoraBackend {
         up: Tensor<Self, 2>,
         activation: Activation,
     ) -> Tensor<Self, 2> {
-        activation.apply(gate) * up
+        portable::gated(gate, up, activation)
     }
 
-    /// The gradients of [`gated`](Self::gated) by gate and by up, for the output's gradient `grad`.
+    /// The gradients of [`gated`](Self::gated) by `gate` and by `up`.
     fn gated_backward(
         gate: Tensor<Self, 2>,
         up: Tensor<Self, 2>,
         grad: Tensor<Self, 2>,
         activation: Activation,
     ) -> (Tensor<Self, 2>, Tensor<Self, 2>) {
-        let d_up = grad.clone() * activation.apply(gate.clone());
-        (grad * up * activation.derivative(gate), d_up)
+        portable::gated_backward(gate, up, grad, activation)
     }
 
-    /// Attention in which a query sees what `mask` lets it see; softmax of `q · kᵀ · scale`.
+    /// Attention in which a query sees what `mask` lets it see: softmax of `q · kᵀ · scale`, times `v`.
     ///
     /// Query head h reads key and value head `h / (heads / kv_heads)`.
     ///
@@ -65,24 +73,40 @@ pub trait ModelBackend: LoraBackend {
         q: Tensor<Self, 4>,
         k: Tensor<Self, 4>,
         v: Tensor<Self, 4>,
-        mask: &AttentionMask<Self>,
+        mask: &Arc<AttentionMask>,
         scale: f64,
     ) -> Tensor<Self, 4> {
-        let [batch, heads, seq, head_dim] = q.dims();
-        let [_, kv_heads, keys, _] = k.dims();
-        // The query heads of a group lie one after another: stacked along the sequence they share one product with their keys.
-        let group = heads / kv_heads;
-        let q = (q * scale).reshape([batch, kv_heads, group * seq, head_dim]);
-        let scores = q.matmul(k.transpose()).reshape([batch, heads, seq, keys]);
-        let scores = match mask.additive() {
-            Some(mask) => scores + mask,
-            None => scores,
-        };
-        let shares = activation::softmax(scores, 3);
-        shares
-            .reshape([batch, kv_heads, group * seq, keys])
-            .matmul(v)
-            .reshape([batch, heads, seq, head_dim])
+        Self::attention_forward(q, k, v, mask, scale).0
+    }
+
+    /// As [`causal_attention`](Self::causal_attention), with the logarithm of each softmax's denominator,
+    /// `[batch, heads, seq]`: all that the gradient needs beside inputs and output.
+    fn attention_forward(
+        q: Tensor<Self, 4>,
+        k: Tensor<Self, 4>,
+        v: Tensor<Self, 4>,
+        mask: &Arc<AttentionMask>,
+        scale: f64,
+    ) -> (Tensor<Self, 4>, Tensor<Self, 3>) {
+        portable::attention_forward(q, k, v, mask, scale)
+    }
+
+    /// The gradients of attention by `q`, `k` and `v`, for the output's gradient `grad`.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "inputs, outputs of the forward, and the gradient"
+    )]
+    fn attention_backward(
+        q: Tensor<Self, 4>,
+        k: Tensor<Self, 4>,
+        v: Tensor<Self, 4>,
+        out: Tensor<Self, 4>,
+        log_sum: Tensor<Self, 3>,
+        grad: Tensor<Self, 4>,
+        mask: &Arc<AttentionMask>,
+        scale: f64,
+    ) -> AttentionGradients<Self> {
+        portable::attention_backward(q, k, v, out, log_sum, grad, mask, scale)
     }
 
     /// The sum over rows of `-log softmax(logits)[target]`.
@@ -92,23 +116,35 @@ pub trait ModelBackend: LoraBackend {
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
     ) -> Tensor<Self, 1> {
-        let [rows, _] = logits.dims();
-        let greatest = logits.clone().detach().max_dim(1);
-        let log_sum = (logits.clone() - greatest.clone()).exp().sum_dim(1).log() + greatest;
-        let chosen = logits.gather(1, targets.reshape([rows, 1]));
-        (log_sum - chosen).sum()
+        portable::cross_entropy_sum(logits, targets)
+    }
+
+    /// As [`cross_entropy_sum`](Self::cross_entropy_sum), with the gradient by `logits`, `softmax(logits) − onehot(target)`.
+    fn cross_entropy_with_grad(
+        logits: Tensor<Self, 2>,
+        targets: Tensor<Self, 1, Int>,
+    ) -> (Tensor<Self, 1>, Tensor<Self, 2>) {
+        portable::cross_entropy_with_grad(logits, targets)
     }
 }
 
+/// The gradients of attention.
+pub struct AttentionGradients<B: Backend> {
+    /// `[batch, heads, seq, head_dim]`.
+    pub d_q: Tensor<B, 4>,
+    /// `[batch, kv_heads, keys, head_dim]`.
+    pub d_k: Tensor<B, 4>,
+    /// `[batch, kv_heads, keys, head_dim]`.
+    pub d_v: Tensor<B, 4>,
+}
+
 #[cfg(feature = "cpu")]
-mod cpu {
+mod ndarray {
     use super::ModelBackend;
-    use burn_flex::Flex;
     use burn_ndarray::{
         FloatNdArrayElement, IntNdArrayElement, NdArray, NdArrayTensor, QuantElement, SharedArray,
     };
 
-    impl ModelBackend for Flex {}
     impl<E: FloatNdArrayElement, I: IntNdArrayElement, Q: QuantElement> ModelBackend
         for NdArray<E, I, Q>
     where

@@ -1,6 +1,7 @@
 //! What a forward pass is given: tokens, positions, and who may see whom.
 
-use std::sync::OnceLock;
+use std::any::Any;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use burn::tensor::{Int, Tensor, backend::Backend};
 use emberlm_quant::host::{float_tensor, index_tensor};
@@ -32,7 +33,7 @@ pub struct Inputs<B: Backend> {
     /// `[rows, 1, seq, head_dim / 2]`.
     pub sin: Tensor<B, 4>,
     /// One mask for each window that blocks of the model use.
-    masks: Vec<AttentionMask<B>>,
+    masks: Vec<Arc<AttentionMask>>,
 }
 
 impl<B: Backend> Inputs<B> {
@@ -71,7 +72,7 @@ impl<B: Backend> Inputs<B> {
         windows.dedup();
         let masks = windows
             .into_iter()
-            .map(|window| AttentionMask::new(rows, seq, past, segments, window, device))
+            .map(|window| Arc::new(AttentionMask::new(rows, seq, past, segments, window)))
             .collect();
         Self {
             ids: index_tensor(ids.iter().map(|&id| id as usize), [rows, seq], device),
@@ -85,69 +86,89 @@ impl<B: Backend> Inputs<B> {
     ///
     /// # Panics
     /// If no block of the model that these inputs were made for has it.
-    pub fn mask(&self, window: Option<usize>) -> &AttentionMask<B> {
+    pub fn mask(&self, window: Option<usize>) -> &Arc<AttentionMask> {
         let mask = self.masks.iter().find(|mask| mask.window == window);
         mask.expect("inputs are made with a mask for each window of their model")
     }
 }
 
 /// Who may see whom: a query sees the keys of its own sequence up to itself, and within its window.
-#[derive(Debug, Clone)]
-pub struct AttentionMask<B: Backend> {
+///
+/// A sequence is a run of tokens with the same segment number, so what a query sees is one range of keys.
+pub struct AttentionMask {
     /// Rows.
     pub rows: usize,
     /// Queries a row.
     pub seq: usize,
     /// Keys before the first query (in a cache).
     pub past: usize,
-    /// `[rows, seq]`: the sequence of each query, and of the key at the same place.
-    pub segments: Vec<u32>,
     /// How many keys back a query sees, itself included.
     pub window: Option<usize>,
-    device: B::Device,
-    additive: OnceLock<Option<Tensor<B, 4>>>,
+    /// `[rows, seq]`: the first key that each query sees, counted from the start of the cache.
+    first_key: Vec<usize>,
+    /// The additive form on the backends that have asked for it.
+    additive: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
-impl<B: Backend> AttentionMask<B> {
-    fn new(
+impl std::fmt::Debug for AttentionMask {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { rows, seq, past, window, .. } = self;
+        write!(f, "AttentionMask({rows} × {seq} after {past}, window {window:?})")
+    }
+}
+
+impl AttentionMask {
+    /// The mask of a batch whose tokens belong to `segments`, `[rows, seq]`; with a cache, each row is one sequence.
+    pub fn new(
         rows: usize,
         seq: usize,
         past: usize,
         segments: &[u32],
         window: Option<usize>,
-        device: &B::Device,
     ) -> Self {
-        let (segments, device) = (segments.to_vec(), device.clone());
-        Self { rows, seq, past, segments, window, device, additive: OnceLock::new() }
+        let mut first_key = Vec::with_capacity(rows * seq);
+        for row in segments.chunks(seq.max(1)) {
+            let mut start = 0;
+            for (query, &segment) in row.iter().enumerate() {
+                if query > 0 && segment != row[query - 1] {
+                    start = past + query;
+                }
+                let in_window =
+                    window.map_or(0, |window| (past + query + 1).saturating_sub(window));
+                first_key.push(start.max(in_window));
+            }
+        }
+        Self { rows, seq, past, window, first_key, additive: Mutex::default() }
     }
 
-    /// Whether query `query` of a row sees key `key` (counted from the start of the cache).
-    pub fn sees(&self, row: usize, query: usize, key: usize) -> bool {
-        let at = self.past + query;
-        let same_sequence = key < self.past
-            || self.segments[row * self.seq + query]
-                == self.segments[row * self.seq + key - self.past];
-        key <= at && same_sequence && self.window.is_none_or(|window| at - key < window)
+    /// The keys that query `query` of row `row` sees, counted from the start of the cache. Never empty.
+    pub fn keys(&self, row: usize, query: usize) -> std::ops::Range<usize> {
+        self.first_key[row * self.seq + query]..self.past + query + 1
     }
 
     /// The mask as a summand for scores, `[rows, 1, seq, keys]`: 0 where a query sees, very negative where not;
     /// `None` where every query sees every key. Made on first use: kernels that skip what is masked never ask.
-    pub fn additive(&self) -> Option<Tensor<B, 4>> {
+    pub fn additive<B: Backend>(&self, device: &B::Device) -> Option<Tensor<B, 4>> {
+        type Made<B> = Option<Tensor<B, 4>>;
+        // A panic elsewhere can't leave the list half-written.
+        let mut made = self.additive.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(mask) = made.iter().find_map(|any| any.downcast_ref::<Made<B>>()) {
+            return mask.clone();
+        }
+        let mask: Made<B> = self.make_additive(device);
+        made.push(Box::new(mask.clone()));
+        mask
+    }
+
+    fn make_additive<B: Backend>(&self, device: &B::Device) -> Option<Tensor<B, 4>> {
         /// Far below any score, and far enough from the least f32 that a score can be added.
         const HIDDEN: f32 = -1e30;
-        let make = || {
-            let keys = self.past + self.seq;
-            let mut values = Vec::with_capacity(self.rows * self.seq * keys);
-            for row in 0..self.rows {
-                for query in 0..self.seq {
-                    values.extend(
-                        (0..keys).map(|key| if self.sees(row, query, key) { 0.0 } else { HIDDEN }),
-                    );
-                }
-            }
-            let shape = [self.rows, 1, self.seq, keys];
-            values.contains(&HIDDEN).then(|| float_tensor(values, shape, &self.device))
-        };
-        self.additive.get_or_init(make).clone()
+        let keys = self.past + self.seq;
+        let mut values = vec![HIDDEN; self.rows * self.seq * keys];
+        for (i, row) in values.chunks_mut(keys.max(1)).enumerate() {
+            row[self.keys(i / self.seq, i % self.seq)].fill(0.0);
+        }
+        let shape = [self.rows, 1, self.seq, keys];
+        values.contains(&HIDDEN).then(|| float_tensor(values, shape, device))
     }
 }

@@ -12,18 +12,21 @@ mod block;
 mod causal_lm;
 mod config;
 pub mod family;
+#[cfg(feature = "cpu")]
+mod flex;
 mod hf_config;
 mod inputs;
 mod kv_cache;
 mod loss;
 mod mlp;
 mod norm;
+pub mod portable;
 mod rope;
 pub mod weights;
 
 pub use activation::Activation;
 pub use attention::Attention;
-pub use backend::ModelBackend;
+pub use backend::{AttentionGradients, ModelBackend};
 pub use block::DecoderLayer;
 pub use causal_lm::{CausalLm, Decoder, Embedding};
 pub use config::{ConfigError, ModelConfig, RopeConfig, RopeKind};

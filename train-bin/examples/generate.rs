@@ -26,10 +26,11 @@ fn main() -> Result<()> {
     let ids = base.tokenizer.encode(&prompt)?;
     let sampling = Sampling { max_new_tokens: 64, temperature: 0.7, ..Sampling::default() };
     let mut generator = Generator::new(&model, &base.config, &base.tokenizer);
-    let answer = generator.answer(&ids, &sampling, &stop_ids(&base.config, &base.tokenizer), |text| {
-        print!("{text}");
-        std::io::stdout().flush().ok();
-    })?;
+    let answer =
+        generator.answer(&ids, &sampling, &stop_ids(&base.config, &base.tokenizer), |text| {
+            print!("{text}");
+            std::io::stdout().flush().ok();
+        })?;
     println!("\n({} tokens, {:?})", answer.ids.len(), answer.ended);
     Ok(())
 }

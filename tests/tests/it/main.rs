@@ -3,6 +3,7 @@
 mod adapter_goldens;
 mod data_goldens;
 mod finite_differences;
+mod kernels;
 mod laws;
 mod model_goldens;
 mod support;

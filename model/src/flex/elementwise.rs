@@ -1,0 +1,81 @@
+//! Rotary positions and SwiGLU, one pass over memory each.
+
+use burn::tensor::Tensor;
+use burn_flex::Flex;
+use rayon::prelude::*;
+
+use super::simd::{exp, vectorized};
+use super::views::{Contiguous, Heads, from_values};
+
+/// Elements that one thread takes at a time.
+const BLOCK: usize = 1 << 14;
+
+/// Reads `x` as it lies in memory and writes `[batch, heads, seq, head_dim]`, contiguous.
+pub(super) fn rotate_half(
+    x: Tensor<Flex, 4>,
+    cos: &Contiguous,
+    sin: &Contiguous,
+) -> Tensor<Flex, 4> {
+    let dims = x.dims();
+    let [_, heads, seq, head_dim] = dims;
+    let half = head_dim / 2;
+    let x = Heads::new(x);
+    let mut y = vec![0.0; dims.iter().product()];
+    y.par_chunks_mut(seq * head_dim).enumerate().for_each(|(i, y)| {
+        let (batch, head) = (i / heads, i % heads);
+        let source = x.head(batch, head);
+        let angles = batch * seq * half..(batch + 1) * seq * half;
+        let (cos, sin) = (&cos.values()[angles.clone()], &sin.values()[angles]);
+        vectorized(|| {
+            for (token, y) in y.chunks_exact_mut(head_dim).enumerate() {
+                let x = &source[token * x.token_stride()..][..head_dim];
+                let (cos, sin) = (&cos[token * half..][..half], &sin[token * half..][..half]);
+                let ((a, b), (y_a, y_b)) = (x.split_at(half), y.split_at_mut(half));
+                for i in 0..half {
+                    y_a[i] = a[i] * cos[i] - b[i] * sin[i];
+                    y_b[i] = b[i] * cos[i] + a[i] * sin[i];
+                }
+            }
+        });
+    });
+    from_values(y, dims)
+}
+
+pub(super) fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f32> {
+    let mut y = vec![0.0; gate.len()];
+    y.par_chunks_mut(BLOCK).zip(gate.par_chunks(BLOCK)).zip(up.par_chunks(BLOCK)).for_each(
+        |((y, gate), up)| {
+            vectorized(|| {
+                for ((y, &g), &u) in y.iter_mut().zip(gate).zip(up) {
+                    *y = g * sigmoid(g) * u;
+                }
+            });
+        },
+    );
+    y
+}
+
+pub(super) fn swiglu_backward(gate: &[f32], up: &[f32], grad: &[f32]) -> (Vec<f32>, Vec<f32>) {
+    let (mut d_gate, mut d_up) = (vec![0.0; gate.len()], vec![0.0; gate.len()]);
+    d_gate
+        .par_chunks_mut(BLOCK)
+        .zip(d_up.par_chunks_mut(BLOCK))
+        .zip(gate.par_chunks(BLOCK))
+        .zip(up.par_chunks(BLOCK))
+        .zip(grad.par_chunks(BLOCK))
+        .for_each(|((((d_gate, d_up), gate), up), grad)| {
+            vectorized(|| {
+                for i in 0..gate.len() {
+                    let (g, s) = (gate[i], sigmoid(gate[i]));
+                    d_up[i] = grad[i] * g * s;
+                    d_gate[i] = grad[i] * up[i] * s * (1.0 + g * (1.0 - s));
+                }
+            });
+        });
+    (d_gate, d_up)
+}
+
+#[inline(always)]
+fn sigmoid(x: f32) -> f32 {
+    1.0 / (1.0 + exp(-x))
+}

@@ -1,0 +1,138 @@
+//! CPU kernels for the backend Flex, in f32. Anything else takes the portable way.
+//!
+//! Work is split over rows or heads, and every sum runs in an order that depends on sizes alone: the same input gives
+//! the same bits with any number of threads.
+
+mod attention;
+mod cross_entropy;
+mod elementwise;
+mod norm;
+mod simd;
+mod views;
+
+use std::sync::Arc;
+
+use burn::tensor::{DType, Int, Tensor};
+use burn_flex::Flex;
+
+use crate::backend::AttentionGradients;
+use crate::{Activation, AttentionMask, ModelBackend, portable};
+use views::{contiguous, from_values};
+
+impl ModelBackend for Flex {
+    fn rms_norm(x: Tensor<Self, 2>, weight: Tensor<Self, 1>, eps: f64) -> Tensor<Self, 2> {
+        if x.dtype() != DType::F32 {
+            return portable::rms_norm(x, weight, eps);
+        }
+        let dims = x.dims();
+        let (x, weight) = (contiguous(x), contiguous(weight));
+        from_values(norm::forward(x.values(), weight.values(), eps as f32), dims)
+    }
+
+    fn rms_norm_backward(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        grad: Tensor<Self, 2>,
+        eps: f64,
+    ) -> (Tensor<Self, 2>, Tensor<Self, 1>) {
+        if x.dtype() != DType::F32 {
+            return portable::rms_norm_backward(x, weight, grad, eps);
+        }
+        let (dims, features) = (x.dims(), weight.dims());
+        let (x, weight, grad) = (contiguous(x), contiguous(weight), contiguous(grad));
+        let (d_x, d_weight) =
+            norm::backward(x.values(), weight.values(), grad.values(), eps as f32);
+        (from_values(d_x, dims), from_values(d_weight, features))
+    }
+
+    fn rotate_half(
+        x: Tensor<Self, 4>,
+        cos: Tensor<Self, 4>,
+        sin: Tensor<Self, 4>,
+    ) -> Tensor<Self, 4> {
+        if x.dtype() != DType::F32 {
+            return portable::rotate_half(x, cos, sin);
+        }
+        elementwise::rotate_half(x, &contiguous(cos), &contiguous(sin))
+    }
+
+    fn gated(
+        gate: Tensor<Self, 2>,
+        up: Tensor<Self, 2>,
+        activation: Activation,
+    ) -> Tensor<Self, 2> {
+        if gate.dtype() != DType::F32 || activation != Activation::Silu {
+            return portable::gated(gate, up, activation);
+        }
+        let dims = gate.dims();
+        let (gate, up) = (contiguous(gate), contiguous(up));
+        from_values(elementwise::swiglu(gate.values(), up.values()), dims)
+    }
+
+    fn gated_backward(
+        gate: Tensor<Self, 2>,
+        up: Tensor<Self, 2>,
+        grad: Tensor<Self, 2>,
+        activation: Activation,
+    ) -> (Tensor<Self, 2>, Tensor<Self, 2>) {
+        if gate.dtype() != DType::F32 || activation != Activation::Silu {
+            return portable::gated_backward(gate, up, grad, activation);
+        }
+        let dims = gate.dims();
+        let (gate, up, grad) = (contiguous(gate), contiguous(up), contiguous(grad));
+        let (d_gate, d_up) =
+            elementwise::swiglu_backward(gate.values(), up.values(), grad.values());
+        (from_values(d_gate, dims), from_values(d_up, dims))
+    }
+
+    fn attention_forward(
+        q: Tensor<Self, 4>,
+        k: Tensor<Self, 4>,
+        v: Tensor<Self, 4>,
+        mask: &Arc<AttentionMask>,
+        scale: f64,
+    ) -> (Tensor<Self, 4>, Tensor<Self, 3>) {
+        if q.dtype() != DType::F32 {
+            return portable::attention_forward(q, k, v, mask, scale);
+        }
+        attention::forward(q, k, v, mask, scale as f32)
+    }
+
+    fn attention_backward(
+        q: Tensor<Self, 4>,
+        k: Tensor<Self, 4>,
+        v: Tensor<Self, 4>,
+        out: Tensor<Self, 4>,
+        log_sum: Tensor<Self, 3>,
+        grad: Tensor<Self, 4>,
+        mask: &Arc<AttentionMask>,
+        scale: f64,
+    ) -> AttentionGradients<Self> {
+        if q.dtype() != DType::F32 {
+            return portable::attention_backward(q, k, v, out, log_sum, grad, mask, scale);
+        }
+        attention::backward(q, k, v, out, log_sum, grad, mask, scale as f32)
+    }
+
+    fn cross_entropy_sum(
+        logits: Tensor<Self, 2>,
+        targets: Tensor<Self, 1, Int>,
+    ) -> Tensor<Self, 1> {
+        if logits.dtype() != DType::F32 {
+            return portable::cross_entropy_sum(logits, targets);
+        }
+        let logits = contiguous(logits);
+        let losses = cross_entropy::losses(logits.values(), &cross_entropy::indices(targets));
+        cross_entropy::sum(&losses)
+    }
+
+    fn cross_entropy_with_grad(
+        logits: Tensor<Self, 2>,
+        targets: Tensor<Self, 1, Int>,
+    ) -> (Tensor<Self, 1>, Tensor<Self, 2>) {
+        if logits.dtype() != DType::F32 {
+            return portable::cross_entropy_with_grad(logits, targets);
+        }
+        cross_entropy::with_grad(logits, &cross_entropy::indices(targets))
+    }
+}

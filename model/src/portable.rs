@@ -1,0 +1,168 @@
+//! The operations of [`ModelBackend`](crate::ModelBackend), composed of Burn's own: what every backend can do, and what
+//! kernels are held against. Each has its gradient beside it, written out, so that none runs under autodiff.
+
+use burn::tensor::{IndexingUpdateOp, Int, Tensor, backend::Backend};
+
+use crate::backend::AttentionGradients;
+use crate::{Activation, AttentionMask};
+
+/// See [`ModelBackend::rms_norm`](crate::ModelBackend::rms_norm).
+pub fn rms_norm<B: Backend>(x: Tensor<B, 2>, weight: Tensor<B, 1>, eps: f64) -> Tensor<B, 2> {
+    let rms = root_mean_square(x.clone(), eps);
+    x / rms * weight.unsqueeze()
+}
+
+/// See [`ModelBackend::rms_norm_backward`](crate::ModelBackend::rms_norm_backward).
+pub fn rms_norm_backward<B: Backend>(
+    x: Tensor<B, 2>,
+    weight: Tensor<B, 1>,
+    grad: Tensor<B, 2>,
+    eps: f64,
+) -> (Tensor<B, 2>, Tensor<B, 1>) {
+    let rms = root_mean_square(x.clone(), eps);
+    let normed = x / rms.clone();
+    let d_weight = (grad.clone() * normed.clone()).sum_dim(0).squeeze_dim(0);
+    let d_normed = grad * weight.unsqueeze();
+    // The part of the gradient along x itself is what the norm takes away.
+    let along = (d_normed.clone() * normed.clone()).mean_dim(1);
+    ((d_normed - normed * along) / rms, d_weight)
+}
+
+fn root_mean_square<B: Backend>(x: Tensor<B, 2>, eps: f64) -> Tensor<B, 2> {
+    (x.powi_scalar(2).mean_dim(1) + eps).sqrt()
+}
+
+/// See [`ModelBackend::rotate_half`](crate::ModelBackend::rotate_half).
+pub fn rotate_half<B: Backend>(
+    x: Tensor<B, 4>,
+    cos: Tensor<B, 4>,
+    sin: Tensor<B, 4>,
+) -> Tensor<B, 4> {
+    let [_, _, _, head_dim] = x.dims();
+    let first = x.clone().narrow(3, 0, head_dim / 2);
+    let second = x.narrow(3, head_dim / 2, head_dim / 2);
+    let rotated_first = first.clone() * cos.clone() - second.clone() * sin.clone();
+    let rotated_second = second * cos + first * sin;
+    Tensor::cat(vec![rotated_first, rotated_second], 3)
+}
+
+/// See [`ModelBackend::gated`](crate::ModelBackend::gated).
+pub fn gated<B: Backend>(
+    gate: Tensor<B, 2>,
+    up: Tensor<B, 2>,
+    activation: Activation,
+) -> Tensor<B, 2> {
+    activation.apply(gate) * up
+}
+
+/// See [`ModelBackend::gated_backward`](crate::ModelBackend::gated_backward).
+pub fn gated_backward<B: Backend>(
+    gate: Tensor<B, 2>,
+    up: Tensor<B, 2>,
+    grad: Tensor<B, 2>,
+    activation: Activation,
+) -> (Tensor<B, 2>, Tensor<B, 2>) {
+    let d_up = grad.clone() * activation.apply(gate.clone());
+    (grad * up * activation.derivative(gate), d_up)
+}
+
+/// See [`ModelBackend::attention_forward`](crate::ModelBackend::attention_forward).
+pub fn attention_forward<B: Backend>(
+    q: Tensor<B, 4>,
+    k: Tensor<B, 4>,
+    v: Tensor<B, 4>,
+    mask: &AttentionMask,
+    scale: f64,
+) -> (Tensor<B, 4>, Tensor<B, 3>) {
+    let [batch, heads, seq, head_dim] = q.dims();
+    let [_, kv_heads, _, _] = k.dims();
+    let scores = scores(q, k, mask, scale);
+    let greatest = scores.clone().max_dim(3);
+    let exponents = (scores - greatest.clone()).exp();
+    let sum = exponents.clone().sum_dim(3);
+    let y = stacked(exponents / sum.clone(), kv_heads).matmul(v);
+    let log_sum = (sum.log() + greatest).reshape([batch, heads, seq]);
+    (y.reshape([batch, heads, seq, head_dim]), log_sum)
+}
+
+/// See [`ModelBackend::attention_backward`](crate::ModelBackend::attention_backward).
+#[allow(clippy::too_many_arguments, reason = "inputs and outputs of the forward, and the gradient")]
+pub fn attention_backward<B: Backend>(
+    q: Tensor<B, 4>,
+    k: Tensor<B, 4>,
+    v: Tensor<B, 4>,
+    out: Tensor<B, 4>,
+    log_sum: Tensor<B, 3>,
+    grad: Tensor<B, 4>,
+    mask: &AttentionMask,
+    scale: f64,
+) -> AttentionGradients<B> {
+    let [batch, heads, seq, head_dim] = q.dims();
+    let [_, kv_heads, keys, _] = k.dims();
+    let unstack = |x: Tensor<B, 4>| x.reshape([batch, heads, seq, keys]);
+    let shares = (scores(q.clone(), k.clone(), mask, scale) - log_sum.unsqueeze_dim(3)).exp();
+    let stacked_grad = stacked(grad.clone(), kv_heads);
+    let d_v = stacked(shares.clone(), kv_heads).transpose().matmul(stacked_grad.clone());
+    let d_shares = unstack(stacked_grad.matmul(v.transpose()));
+    // Σ shares · d_shares over the keys, without another pass over them.
+    let along = (grad * out).sum_dim(3);
+    let d_scores = stacked(shares * (d_shares - along) * scale, kv_heads);
+    let d_q = d_scores.clone().matmul(k).reshape([batch, heads, seq, head_dim]);
+    let d_k = d_scores.transpose().matmul(stacked(q, kv_heads));
+    AttentionGradients { d_q, d_k, d_v }
+}
+
+/// `q · kᵀ · scale`, masked: `[batch, heads, seq, keys]`.
+fn scores<B: Backend>(
+    q: Tensor<B, 4>,
+    k: Tensor<B, 4>,
+    mask: &AttentionMask,
+    scale: f64,
+) -> Tensor<B, 4> {
+    let [batch, heads, seq, _] = q.dims();
+    let [_, kv_heads, keys, _] = k.dims();
+    let device = q.device();
+    let scores = stacked(q * scale, kv_heads).matmul(k.transpose());
+    let scores = scores.reshape([batch, heads, seq, keys]);
+    match mask.additive(&device) {
+        Some(mask) => scores + mask,
+        None => scores,
+    }
+}
+
+/// The query heads that share a key head, one below the other: `[batch, heads, seq, n] -> [batch, kv_heads, group · seq, n]`.
+fn stacked<B: Backend>(x: Tensor<B, 4>, kv_heads: usize) -> Tensor<B, 4> {
+    let [batch, heads, seq, n] = x.dims();
+    x.reshape([batch, kv_heads, heads / kv_heads * seq, n])
+}
+
+/// See [`ModelBackend::cross_entropy_sum`](crate::ModelBackend::cross_entropy_sum).
+pub fn cross_entropy_sum<B: Backend>(
+    logits: Tensor<B, 2>,
+    targets: Tensor<B, 1, Int>,
+) -> Tensor<B, 1> {
+    let [rows, _] = logits.dims();
+    let log_sum = log_sum_exp(logits.clone());
+    let chosen = logits.gather(1, targets.reshape([rows, 1]));
+    (log_sum - chosen).sum()
+}
+
+/// See [`ModelBackend::cross_entropy_with_grad`](crate::ModelBackend::cross_entropy_with_grad).
+pub fn cross_entropy_with_grad<B: Backend>(
+    logits: Tensor<B, 2>,
+    targets: Tensor<B, 1, Int>,
+) -> (Tensor<B, 1>, Tensor<B, 2>) {
+    let [rows, _] = logits.dims();
+    let targets = targets.reshape([rows, 1]);
+    let log_sum = log_sum_exp(logits.clone());
+    let chosen = logits.clone().gather(1, targets.clone());
+    let sum = (log_sum.clone() - chosen.clone()).sum();
+    let shares = (logits - log_sum).exp();
+    let minus_one = chosen.ones_like().neg();
+    (sum, shares.scatter(1, targets, minus_one, IndexingUpdateOp::Add))
+}
+
+fn log_sum_exp<B: Backend>(logits: Tensor<B, 2>) -> Tensor<B, 2> {
+    let greatest = logits.clone().max_dim(1);
+    (logits - greatest.clone()).exp().sum_dim(1).log() + greatest
+}
