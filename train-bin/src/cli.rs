@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 
-use crate::config::{Backend, Choice, Dtype, Override, Quant, Template, UnknownChoice};
+use crate::config::{Backend, Choice, Dtype, Override, Quant, Recompute, Template, UnknownChoice};
 
 /// Fine-tune large language models: LoRA, QLoRA, full fine-tuning and continued pre-training.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -50,6 +50,43 @@ pub enum Command {
     Chat(ChatArgs),
     /// Fold an adapter into its base model: a plain Hugging Face folder
     Merge(MergeArgs),
+    /// Time whole training steps on synthetic tokens
+    Bench(BenchArgs),
+}
+
+/// Time whole training steps on synthetic tokens.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct BenchArgs {
+    /// Model, a Hugging Face folder, or `builtin`
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub model: PathBuf,
+    /// Rows of a batch
+    #[arg(long, value_name = "N", default_value = "4")]
+    pub batch: NonZeroUsize,
+    /// Tokens a row
+    #[arg(long, value_name = "N", default_value = "512")]
+    pub seq: NonZeroUsize,
+    /// Rank of adapters on all linear layers
+    #[arg(long, value_name = "N", default_value = "16")]
+    pub rank: NonZeroUsize,
+    /// Share of each row, from its end, that is supervised
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = probability)]
+    pub supervised: f64,
+    /// What is kept for backward
+    #[arg(long, default_value_t, value_parser = choice::<Recompute>())]
+    pub recompute: Recompute,
+    /// Steps that are timed, after one that is not
+    #[arg(long, value_name = "N", default_value = "5")]
+    pub steps: NonZeroUsize,
+    /// Where to compute
+    #[arg(long, default_value_t, value_parser = choice::<Backend>())]
+    pub backend: Backend,
+    /// Report of another tool: print how many times its speed and memory
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub compare_json: Option<PathBuf>,
+    /// Print exactly one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `emberlm train`.

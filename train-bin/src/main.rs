@@ -20,6 +20,7 @@ fn main() -> ExitCode {
         Command::Eval(args) => command::eval::run(&args),
         Command::Generate(args) => command::generate::run(&args),
         Command::Chat(args) => command::generate::chat(&args),
+        Command::Bench(args) => command::bench::run(&args),
         Command::Merge(args) => command::merge::run(&args),
     };
     match result {

@@ -124,7 +124,12 @@ fn one_batch_of_two_equals_two_of_one() {
                 .collect(),
             examples: vec![row],
         };
-        let options = StepOptions { scale: 1.0 / count, recompute: Recompute::None, dropout: None };
+        let options = StepOptions {
+            scale: 1.0 / count,
+            recompute: Recompute::None,
+            dropout: None,
+            phases: None,
+        };
         sum += loss_and_grads(&model, &config, &part, options, &mut parts);
     }
     assert_close_number("loss", sum / count, loss, 1e-5);
@@ -148,7 +153,7 @@ fn a_recompute_replays_dropout() {
     let (_, batch) = golden_batch("llama");
     let step = |recompute, step| {
         let key = DropoutKey { seed: 7, step, micro_batch: 0 };
-        let options = StepOptions { scale: 1.0, recompute, dropout: Some(&key) };
+        let options = StepOptions { scale: 1.0, recompute, dropout: Some(&key), phases: None };
         let mut gradients = emberlm::Gradients::default();
         let loss = loss_and_grads(&model, &config, &batch, options, &mut gradients);
         (loss, gradients)
