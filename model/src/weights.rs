@@ -249,11 +249,14 @@ pub fn random<B: Backend>(config: &ModelConfig, seed: u64, device: &B::Device) -
     }
 }
 
+/// Gives the values of a tensor by key and shape.
+type Values<'a, E> = dyn FnMut(&str, &[usize]) -> Result<Vec<f32>, E> + 'a;
+
 /// Puts a model together from the values that `values(key, shape)` gives for each tensor.
 fn build<B: Backend, E>(
     config: &ModelConfig,
     device: &B::Device,
-    values: &mut dyn FnMut(&str, &[usize]) -> Result<Vec<f32>, E>,
+    values: &mut Values<'_, E>,
 ) -> Result<CausalLm<B>, E> {
     let shapes: BTreeMap<String, Vec<usize>> = config.tensors().into_iter().collect();
     // Shared by the closures below, which are called one after another.

@@ -103,6 +103,22 @@ fn recompute_modes_give_equal_gradients() {
 }
 
 #[test]
+fn a_training_step_on_flex_equals_one_on_ndarray() {
+    for name in ["llama-tied-bias", "llama-yarn-rope", "qwen2"] {
+        let (_, batch) = golden_batch(name);
+        let (config, flex) = load_trainable::<Flex>(name);
+        let (_, ndarray) = load_trainable::<NdArray>(name);
+        let (loss, gradients) = mean_loss_and_grads(&flex, &config, &batch, Recompute::None);
+        let (expected, reference) = mean_loss_and_grads(&ndarray, &config, &batch, Recompute::None);
+        assert_close_number(&format!("{name}: loss"), loss, expected, 1e-5);
+        for (key, gradient) in reference.iter() {
+            let found = values(gradients.get(key).unwrap().value.clone());
+            assert_close(&format!("{name}: {key}"), &found, &values(gradient.value.clone()), 1e-4);
+        }
+    }
+}
+
+#[test]
 fn one_batch_of_two_equals_two_of_one() {
     let (config, model) = load_trainable::<NdArray>("llama");
     let (_, batch) = golden_batch("llama");
