@@ -6,5 +6,6 @@ mod finite_differences;
 mod kernels;
 mod laws;
 mod model_goldens;
+mod quant_goldens;
 mod support;
 mod train_goldens;
