@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         Command::Generate(args) => command::generate::run(&args),
         Command::Chat(args) => command::generate::chat(&args),
         Command::Merge(args) => command::merge::run(&args),
+        Command::Quantize(args) => command::quantize::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -25,7 +25,7 @@ pub(crate) enum ScalesView<'a> {
 
 impl ScalesView<'_> {
     #[inline(always)]
-    fn at(&self, i: usize) -> f32 {
+    pub(crate) fn at(&self, i: usize) -> f32 {
         match *self {
             Self::Plain(scales) => scales[i],
             Self::Nested { codes, absmax, block, map, offset } => {

@@ -62,6 +62,12 @@ impl Scales {
         self.len() == 0
     }
 
+    /// The scales as numbers, one a block.
+    pub fn to_vec(&self) -> Vec<f32> {
+        let view = self.view();
+        (0..self.len()).map(|i| view.at(i)).collect()
+    }
+
     fn view(&self) -> ScalesView<'_> {
         match self {
             Self::Plain(scales) => ScalesView::Plain(scales),

@@ -5,7 +5,7 @@ use emberlm_quant::codec::{NestedScales, QuantizedMatrix, Scales, dynamic};
 use emberlm_quant::{QuantBackend, QuantFormat, Quantization, Quantized, TensorFile};
 use emberlm_tests::{assert_close, golden_tensors};
 
-use crate::support::{Flex, NdArray};
+use crate::support::{Flex, NdArray, as_avx512_kernel_reads};
 
 const MATRICES: [&str; 4] = ["square", "rect", "ragged", "outliers"];
 
@@ -32,8 +32,11 @@ fn quantized(golden: &TensorFile) -> Vec<(String, QuantizedMatrix)> {
 }
 
 fn same_bits(what: &str, found: &[f32], expected: &[f32]) {
-    let bits = |values: &[f32]| values.iter().map(|v| (v + 0.0).to_bits()).collect::<Vec<_>>();
-    assert_eq!(bits(found), bits(expected), "{what}");
+    assert_eq!(found.len(), expected.len(), "{what}");
+    for (i, (found, expected)) in found.iter().zip(expected).enumerate() {
+        // Adding 0 makes one zero of both.
+        assert_eq!((found + 0.0).to_bits(), (expected + 0.0).to_bits(), "{what}, element {i}");
+    }
 }
 
 #[test]
@@ -52,7 +55,8 @@ fn codes_and_scales_have_the_bytes_of_bitsandbytes() {
                 same_bits(&format!("{key}: offset"), &[*offset], &tensor("offset"));
             }
         }
-        same_bits(&format!("{key}: values"), &matrix.dequantize(), &tensor("dequant"));
+        let values = as_avx512_kernel_reads(matrix).dequantize();
+        same_bits(&format!("{key}: values"), &values, &tensor("dequant"));
     }
 }
 
@@ -66,6 +70,8 @@ fn on_backend<B: QuantBackend>(key: &str, matrix: &QuantizedMatrix) -> Vec<f32> 
 fn backend_dequantizes_exactly<B: QuantBackend>() {
     let golden = golden_tensors("nf4/golden.safetensors");
     for (key, matrix) in quantized(&golden) {
+        same_bits(&key, &on_backend::<B>(&key, &matrix), &matrix.dequantize());
+        let matrix = as_avx512_kernel_reads(matrix);
         let expected = golden.read_f32(&format!("{key}.dequant")).unwrap();
         same_bits(&key, &on_backend::<B>(&key, &matrix), &expected);
     }
@@ -156,5 +162,5 @@ fn the_dynamic_map_finds_every_one_of_its_values() {
     let (codes, scales) = dynamic::quantize(&map);
     assert_eq!(scales, [1.0]);
     let wrong = codes.iter().enumerate().filter(|(i, code)| usize::from(**code) != *i);
-    assert!(wrong.clone().all(|(i, _)| map[i].abs() < 3e-5), "{:?}", wrong.collect::<Vec<_>>());
+    assert!(wrong.clone().all(|(i, _)| map[i].abs() < 1e-4), "{:?}", wrong.collect::<Vec<_>>());
 }
