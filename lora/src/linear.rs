@@ -32,7 +32,6 @@ impl<B: Backend> Linear<B> {
     pub fn dims(&self) -> [usize; 2] {
         self.weight.dims()
     }
-
 }
 
 impl<B: QuantBackend> Linear<B> {

@@ -299,9 +299,9 @@ pub fn from_checkpoint<B: QuantBackend>(
     };
     let mut values = |key: &str, shape: &[usize]| {
         Ok(match (checkpoint.read(key)?, wanted(key), shape) {
-            (Values::Dense(values), Some(quantization), &[d_out, d_in]) => Values::Quantized(
-                QuantizedMatrix::quantize(&values, [d_out, d_in], quantization),
-            ),
+            (Values::Dense(values), Some(quantization), &[d_out, d_in]) => {
+                Values::Quantized(QuantizedMatrix::quantize(&values, [d_out, d_in], quantization))
+            }
             (values, ..) => values,
         })
     };

@@ -40,7 +40,10 @@ impl BnbConfig {
         let is_true = |key: &str| value.get(key).and_then(Value::as_bool).unwrap_or(false);
         let text = |key: &str| value.get(key).filter(|value| !value.is_null());
         if text("quant_method").is_some_and(|method| method != "bitsandbytes") {
-            fault("quant_method", "\"bitsandbytes\"; dequantize the model with the tool it was made with");
+            fault(
+                "quant_method",
+                "\"bitsandbytes\"; dequantize the model with the tool it was made with",
+            );
         }
         let format = match (is_true("load_in_4bit"), is_true("load_in_8bit")) {
             (false, true) => QuantFormat::Int8,
@@ -72,7 +75,11 @@ impl BnbConfig {
             }
         };
         let double_quant = is_true("bnb_4bit_use_double_quant");
-        if faults.is_empty() { Ok(Self { format, double_quant, skip_modules }) } else { Err(faults) }
+        if faults.is_empty() {
+            Ok(Self { format, double_quant, skip_modules })
+        } else {
+            Err(faults)
+        }
     }
 
     /// The `quantization_config` that transformers reads; it computes in `dtype`.
@@ -121,9 +128,8 @@ pub type FileOf<'a> = &'a dyn Fn(&str) -> Option<&'a TensorFile>;
 
 /// Whether the tensor `key` (`X.weight`) is stored quantized, or means to be: by its own type or by what lies beside it.
 pub fn is_quantized<'a>(file_of: FileOf<'a>, key: &str) -> bool {
-    let is_bytes = file_of(key).is_some_and(|file| {
-        FloatDtype::of_entry(file.entries()[key].dtype).is_none()
-    });
+    let is_bytes =
+        file_of(key).is_some_and(|file| FloatDtype::of_entry(file.entries()[key].dtype).is_none());
     is_bytes || companions(key).iter().any(|companion| file_of(companion).is_some())
 }
 
@@ -152,7 +158,9 @@ impl<'a> Checker<'a, '_> {
     fn tensor(&mut self, key: &str, dtype: &str, elements: usize) -> Option<&'a TensorFile> {
         let Some(file) = (self.file_of)(key) else {
             let weight = self.key;
-            self.fault(format!("missing: {key} ({dtype}, {elements} elements), a part of {weight}"));
+            self.fault(format!(
+                "missing: {key} ({dtype}, {elements} elements), a part of {weight}"
+            ));
             return None;
         };
         let entry = &file.entries()[key];
@@ -179,31 +187,36 @@ impl<'a> Checker<'a, '_> {
         let layout = format!("{module}.weight_format");
         let bytes = (self.file_of)(&layout).map(|file| file.read_bytes(&layout));
         if bytes.is_some_and(|bytes| !bytes.is_ok_and(|bytes| bytes.iter().all(|&b| b == 0))) {
-            self.fault(format!("{layout}: expected 0 (row-major); save the model with a newer bitsandbytes"));
+            self.fault(format!(
+                "{layout}: expected 0 (row-major); save the model with a newer bitsandbytes"
+            ));
         }
         StoredMatrix { format: QuantFormat::Int8, shape, block: d_in, nested: None }
     }
 
     fn state(&mut self) -> Option<(QuantFormat, QuantState)> {
-        let states = [QuantFormat::Nf4, QuantFormat::Fp4].map(|format| {
-            (format, format!("{}.quant_state.bitsandbytes__{format}", self.key))
-        });
-        let found = states.iter().find_map(|(format, key)| {
-            (self.file_of)(key).map(|file| (*format, key.clone(), file))
-        });
+        let states = [QuantFormat::Nf4, QuantFormat::Fp4]
+            .map(|format| (format, format!("{}.quant_state.bitsandbytes__{format}", self.key)));
+        let found = states
+            .iter()
+            .find_map(|(format, key)| (self.file_of)(key).map(|file| (*format, key.clone(), file)));
         let Some((format, key, file)) = found else {
             self.fault(format!("missing: {} or …__fp4", states[0].1));
             return None;
         };
         let state = file.read_bytes(&key).map_err(|e| e.to_string());
         let state = state.and_then(|bytes| {
-            serde_json::from_slice::<QuantState>(bytes)
-                .map_err(|e| format!("{key}: expected JSON with quant_type, blocksize and shape: {e}"))
+            serde_json::from_slice::<QuantState>(bytes).map_err(|e| {
+                format!("{key}: expected JSON with quant_type, blocksize and shape: {e}")
+            })
         });
         match state {
             Ok(state) if state.quant_type == format.name() => Some((format, state)),
             Ok(state) => {
-                self.fault(format!("{key}: quant_type is `{}`, expected `{format}`", state.quant_type));
+                self.fault(format!(
+                    "{key}: quant_type is `{}`, expected `{format}`",
+                    state.quant_type
+                ));
                 None
             }
             Err(fault) => {
@@ -217,11 +230,17 @@ impl<'a> Checker<'a, '_> {
         let (format, state) = self.state()?;
         let key = self.key.to_string();
         if state.shape != shape {
-            self.fault(format!("shape of {key}: expected {shape:?}, its quant_state has {:?}", state.shape));
+            self.fault(format!(
+                "shape of {key}: expected {shape:?}, its quant_state has {:?}",
+                state.shape
+            ));
             return None;
         }
         if !BLOCKS.contains(&state.blocksize) {
-            self.fault(format!("{key}: blocksize is {}, expected one of {BLOCKS:?}", state.blocksize));
+            self.fault(format!(
+                "{key}: blocksize is {}, expected one of {BLOCKS:?}",
+                state.blocksize
+            ));
             return None;
         }
         let n = shape[0] * shape[1];
@@ -283,11 +302,8 @@ impl StoredMatrix {
         let is_int8 = file_of(&format!("{module}.SCB")).is_some()
             || file_of(key).is_some_and(|file| format!("{:?}", file.entries()[key].dtype) == "I8");
         let mut checker = Checker { file_of, key, faults };
-        let found = if is_int8 {
-            Some(checker.int8(module, shape))
-        } else {
-            checker.four_bit(shape)
-        };
+        let found =
+            if is_int8 { Some(checker.int8(module, shape)) } else { checker.four_bit(shape) };
         found.filter(|_| faults.len() == before)
     }
 
@@ -366,7 +382,12 @@ pub fn tensors_to_write<'a>(
             let shape = vec![*d_out, *d_in];
             tensors.push(bytes(key.into(), shape, StoredDtype::I8, codes.clone()));
             tensors.push(floats(format!("{module}.SCB"), scales.clone()));
-            tensors.push(bytes(format!("{module}.weight_format"), vec![], StoredDtype::U8, vec![0]));
+            tensors.push(bytes(
+                format!("{module}.weight_format"),
+                vec![],
+                StoredDtype::U8,
+                vec![0],
+            ));
             return tensors;
         }
         (_, Scales::Plain(scales)) => {

@@ -10,9 +10,7 @@ use emberlm_lora::random::{generator, normal};
 use emberlm_model::weights::{self, Checkpoint};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
 use emberlm_quant::host::float_tensor;
-use emberlm_quant::{
-    QuantBackend, QuantFormat, Quantization, Quantized, QuantizedMatrix, Weight,
-};
+use emberlm_quant::{QuantBackend, QuantFormat, Quantization, Quantized, QuantizedMatrix, Weight};
 use emberlm_tests::{
     GRADIENT_TOLERANCE, VALUE_TOLERANCE, assert_close, assert_close_number, expected, golden_json,
     golden_path, golden_tensors, number, values,
@@ -199,8 +197,7 @@ fn a_quantized_weight_has_no_parameter_and_survives_the_module_walks() {
     {
         use burn::module::{AutodiffModule, Module};
         let matrix = matrix([6, 70], &Quantization::new(QuantFormat::Nf4));
-        let weight =
-            Weight::<A>::Quantized(Quantized::new(matrix.clone(), &Default::default()));
+        let weight = Weight::<A>::Quantized(Quantized::new(matrix.clone(), &Default::default()));
         assert_eq!(weight.num_params(), 0);
         let host = |weight: &Weight<A::InnerBackend>| match weight {
             Weight::Quantized(weight) => weight.to_host(),

@@ -69,8 +69,7 @@ impl Job for EvalJob<'_> {
     fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output {
         let Self { args, base, data } = self;
         let (adapter, quantization) = (args.model.adapter.as_deref(), args.model.quantization());
-        let model =
-            base.build_with::<A::InnerBackend>(adapter, quantization.as_ref(), &device)?;
+        let model = base.build_with::<A::InnerBackend>(adapter, quantization.as_ref(), &device)?;
         let batch_size = args.batch_size.get();
         if let Some(path) = &args.logits {
             write_logits(path, base, &model, data, batch_size)?;
