@@ -328,11 +328,14 @@ pub fn random<B: QuantBackend>(config: &ModelConfig, seed: u64, device: &B::Devi
     }
 }
 
-/// Puts a model together from the values that `values(key, shape)` gives for each tensor.
+/// Gives the values of the tensor of this key and shape.
+type ValuesOf<'a, E> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Values, E>;
+
+/// Puts a model together from the values of each tensor.
 fn build<B: QuantBackend, E>(
     config: &ModelConfig,
     device: &B::Device,
-    values: &mut dyn FnMut(&str, &[usize]) -> Result<Values, E>,
+    values: ValuesOf<'_, E>,
 ) -> Result<CausalLm<B>, E> {
     let shapes: BTreeMap<String, Vec<usize>> = config.tensors().into_iter().collect();
     // Shared by the closures below, which are called one after another.

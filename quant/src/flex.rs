@@ -86,7 +86,15 @@ struct Slices {
 
 enum ScaleSlices {
     Plain(FlexTensor),
-    Nested { codes: FlexTensor, absmax: FlexTensor, map: FlexTensor, block: usize, offset: f32 },
+    Nested(Box<NestedSlices>),
+}
+
+struct NestedSlices {
+    codes: FlexTensor,
+    absmax: FlexTensor,
+    map: FlexTensor,
+    block: usize,
+    offset: f32,
 }
 
 impl Slices {
@@ -100,13 +108,13 @@ impl Slices {
         };
         let scales = match &weight.scales {
             QuantizedScales::Plain(scales) => ScaleSlices::Plain(float(scales)?),
-            QuantizedScales::Nested(nested) => ScaleSlices::Nested {
+            QuantizedScales::Nested(nested) => ScaleSlices::Nested(Box::new(NestedSlices {
                 codes: nested.codes.tensor().into_primitive(),
                 absmax: float(&nested.absmax)?,
                 map: float(&nested.map)?,
                 block: nested.block,
                 offset: nested.offset as f32,
-            },
+            })),
         };
         Some(Self { format: weight.format(), block: weight.block, codes, scales })
     }
@@ -114,12 +122,12 @@ impl Slices {
     fn view(&self) -> CodesView<'_> {
         let scales = match &self.scales {
             ScaleSlices::Plain(scales) => ScalesView::Plain(values(scales)),
-            ScaleSlices::Nested { codes, absmax, map, block, offset } => ScalesView::Nested {
-                codes: bytes(codes),
-                absmax: values(absmax),
-                block: *block,
-                map: values(map),
-                offset: *offset,
+            ScaleSlices::Nested(nested) => ScalesView::Nested {
+                codes: bytes(&nested.codes),
+                absmax: values(&nested.absmax),
+                block: nested.block,
+                map: values(&nested.map),
+                offset: nested.offset,
             },
         };
         CodesView { format: self.format, block: self.block, codes: bytes(&self.codes), scales }

@@ -82,7 +82,7 @@ impl QuantFormat {
         match self {
             Self::Nf4 | Self::Fp4 => 1.0,
             // bitsandbytes' own factor for 1 / 127.
-            Self::Int8 => 7.874_015_7e-3,
+            Self::Int8 => 7.874_016e-3,
         }
     }
 

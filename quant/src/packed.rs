@@ -68,7 +68,7 @@ impl<B: Backend> PackedBytes<B> {
     pub fn unpack(&self) -> Tensor<B, 1, Int> {
         match self.packing() {
             Packing::Bytes => self.lanes(&[0], 0xff),
-            Packing::Words => self.lanes(&[0, 8, 16, 24], 0xff).slice([0..self.len]),
+            Packing::Words => self.lanes(&[0, 8, 16, 24], 0xff).narrow(0, 0, self.len),
         }
     }
 
@@ -77,7 +77,7 @@ impl<B: Backend> PackedBytes<B> {
         match self.packing() {
             Packing::Bytes => self.lanes(&[4, 0], 0xf),
             Packing::Words => {
-                self.lanes(&[4, 0, 12, 8, 20, 16, 28, 24], 0xf).slice([0..2 * self.len])
+                self.lanes(&[4, 0, 12, 8, 20, 16, 28, 24], 0xf).narrow(0, 0, 2 * self.len)
             }
         }
     }

@@ -21,7 +21,7 @@ pub fn dequantize<B: Backend>(weight: &Quantized<B>) -> Tensor<B, 2> {
     };
     scaled
         .reshape([blocks * weight.block])
-        .slice([0..d_out * d_in])
+        .narrow(0, 0, d_out * d_in)
         .reshape([d_out, d_in])
         .cast(FloatDType::from(B::FloatElem::dtype()))
 }
@@ -34,7 +34,7 @@ fn scales<B: Backend>(scales: &QuantizedScales<B>) -> Tensor<B, 1> {
             let codes = nested.codes.unpack();
             let ([n], [blocks]) = (codes.dims(), nested.absmax.dims());
             let absmax = nested.absmax.clone().reshape([blocks, 1]).repeat_dim(1, nested.block);
-            let absmax = absmax.reshape([blocks * nested.block]).slice([0..n]);
+            let absmax = absmax.reshape([blocks * nested.block]).narrow(0, 0, n);
             nested.map.clone().select(0, codes) * absmax + nested.offset
         }
     }

@@ -220,9 +220,9 @@ fn vector_sum<const LANES: usize>(vectors: &[[f32; LANES]]) -> [f32; LANES] {
         // A level that is full goes up into the next, as carries do.
         let mut size = level_step;
         for level in 1..LEVELS {
-            for row in 0..ROWS {
-                let carried = std::mem::replace(&mut levels[level - 1][row], [0.0; LANES]);
-                add(&mut levels[level][row], &carried);
+            let (below, here) = levels.split_at_mut(level);
+            for (carried, sum) in below[level - 1].iter_mut().zip(&mut here[0]) {
+                add(sum, &std::mem::replace(carried, [0.0; LANES]));
             }
             size *= level_step;
             if !done.is_multiple_of(size) {
