@@ -27,9 +27,9 @@ const SPECIAL_TOKENS: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"
 const HELD_OUT_ROWS: usize = 40;
 /// Held-out questions that the example asks before and after the fine-tune.
 const SHOWN: [&str; 3] = [
-    "Do you have a name?",
-    "How much do you want for an axe?",
-    "Which colour does steel show at 260 degrees?",
+    "Does your cat have a name?",
+    "What is the price of a knife?",
+    "I cannot find the aprons. Can you help me?",
 ];
 
 const WORLD: &str = include_str!("world.txt");

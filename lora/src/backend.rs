@@ -5,14 +5,29 @@ use emberlm_quant::QuantBackend;
 
 /// A backend that adds an adapter's delta.
 ///
-/// The default composes Burn's operations; a backend with a fused kernel overrides it, and must equal it.
+/// The defaults compose Burn's operations; a backend with a fused kernel overrides them, and must equal them. Under
+/// autodiff the whole is one node (`autodiff.rs`).
 pub trait LoraBackend: QuantBackend {
-    /// `base + (x · Aᵀ) · Bᵀ · scaling`.
+    /// `base + (x · Aᵀ) · Bᵀ · scaling`, and the narrow product `x · Aᵀ`, which the gradient needs again.
     ///
     /// # Shapes
-    /// - `base`: `[tokens, d_out]`, `x`: `[tokens, d_in]`
+    /// - `base`, output: `[tokens, d_out]`; `x`: `[tokens, d_in]`
     /// - `lora_a`: `[r, d_in]`, `lora_b`: `[d_out, r]`
-    /// - output: `[tokens, d_out]`
+    /// - narrow product: `[tokens, r]`
+    fn add_delta_forward(
+        base: Tensor<Self, 2>,
+        x: Tensor<Self, 2>,
+        lora_a: Tensor<Self, 2>,
+        lora_b: Tensor<Self, 2>,
+        scaling: f64,
+    ) -> (Tensor<Self, 2>, Tensor<Self, 2>) {
+        let narrow = x.matmul(lora_a.transpose());
+        // Scaling the [tokens, r] factor costs d_out / r times less than scaling the delta itself.
+        let delta = (narrow.clone() * scaling).matmul(lora_b.transpose());
+        (base + delta, narrow)
+    }
+
+    /// `base + (x · Aᵀ) · Bᵀ · scaling`; shapes as in [`add_delta_forward`](Self::add_delta_forward).
     fn add_delta(
         base: Tensor<Self, 2>,
         x: Tensor<Self, 2>,
@@ -20,20 +35,42 @@ pub trait LoraBackend: QuantBackend {
         lora_b: Tensor<Self, 2>,
         scaling: f64,
     ) -> Tensor<Self, 2> {
-        // Scaling the [tokens, r] factor costs d_out / r times less than scaling the delta itself.
-        base + (x.matmul(lora_a.transpose()) * scaling).matmul(lora_b.transpose())
+        Self::add_delta_forward(base, x, lora_a, lora_b, scaling).0
+    }
+
+    /// The gradients of the delta for the output's gradient `grad`; that by `base` is `grad` itself.
+    fn add_delta_backward(
+        x: Tensor<Self, 2>,
+        narrow: Tensor<Self, 2>,
+        lora_a: Tensor<Self, 2>,
+        lora_b: Tensor<Self, 2>,
+        grad: Tensor<Self, 2>,
+        scaling: f64,
+    ) -> DeltaGradients<Self> {
+        let d_b = grad.clone().transpose().matmul(narrow * scaling);
+        let d_narrow = grad.matmul(lora_b) * scaling;
+        let d_a = d_narrow.clone().transpose().matmul(x);
+        DeltaGradients { d_x: d_narrow.matmul(lora_a), d_a, d_b }
     }
 }
 
+/// The gradients of an adapter's delta.
+pub struct DeltaGradients<B: Backend> {
+    /// `[tokens, d_in]`.
+    pub d_x: Tensor<B, 2>,
+    /// `[r, d_in]`.
+    pub d_a: Tensor<B, 2>,
+    /// `[d_out, r]`.
+    pub d_b: Tensor<B, 2>,
+}
+
 #[cfg(feature = "cpu")]
-mod cpu {
+mod ndarray {
     use super::LoraBackend;
-    use burn_flex::Flex;
     use burn_ndarray::{
         FloatNdArrayElement, IntNdArrayElement, NdArray, NdArrayTensor, QuantElement, SharedArray,
     };
 
-    impl LoraBackend for Flex {}
     impl<E: FloatNdArrayElement, I: IntNdArrayElement, Q: QuantElement> LoraBackend for NdArray<E, I, Q> where
         NdArrayTensor: From<SharedArray<E>> + From<SharedArray<I>>
     {
@@ -51,11 +88,6 @@ mod cube {
     {
     }
     impl<B: FusionBackend + LoraBackend> LoraBackend for Fusion<B> {}
-}
-
-impl<B: LoraBackend, C: burn_autodiff::checkpoint::strategy::CheckpointStrategy> LoraBackend
-    for burn_autodiff::Autodiff<B, C>
-{
 }
 
 /// Takes a tensor of any rank to `[tokens, features]`, `f` to `[tokens, d_out]`, and back to the rank it had.

@@ -12,9 +12,12 @@
 #![deny(missing_docs)]
 
 mod adapter;
+mod autodiff;
 mod backend;
 mod config;
 mod dropout;
+#[cfg(feature = "cpu")]
+mod flex;
 mod inject;
 mod linear;
 pub mod peft;
@@ -22,7 +25,7 @@ pub mod random;
 pub mod walk;
 
 pub use adapter::Adapter;
-pub use backend::LoraBackend;
+pub use backend::{DeltaGradients, LoraBackend};
 pub use config::{LoraConfig, LoraConfigError, Targets};
 pub use dropout::DropoutKey;
 pub use inject::{InjectError, NamedLinear, inject};

@@ -12,9 +12,10 @@ pub const VALUE_TOLERANCE: f64 = 1e-4;
 /// Gradients and trajectories: law 1.
 pub const GRADIENT_TOLERANCE: f64 = 1e-3;
 
-/// A path below `tests/goldens/`.
+/// A path below `tests/goldens/`, or below `$EMBERLM_GOLDENS`: goldens that `generate.py` made with another seed.
 pub fn golden_path(relative: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens").join(relative)
+    let here = || Path::new(env!("CARGO_MANIFEST_DIR")).join("goldens");
+    std::env::var_os("EMBERLM_GOLDENS").map_or_else(here, PathBuf::from).join(relative)
 }
 
 /// A golden's JSON file.
@@ -51,12 +52,15 @@ fn nan_is_far(difference: f64) -> f64 {
 /// Fails unless `found` is within `tolerance` of `expected`, by [`relative_error`].
 pub fn assert_close(what: &str, found: &[f64], expected: &[f64], tolerance: f64) {
     let error = relative_error(found, expected);
+    // Seen with `--nocapture`: how far from the tolerance a test is.
+    println!("{what}: relative error {error:.2e}");
     assert!(error <= tolerance, "{what}: relative error {error:.2e}, allowed {tolerance:.0e}");
 }
 
 /// Fails unless two numbers are within a relative `tolerance`.
 pub fn assert_close_number(what: &str, found: f64, expected: f64, tolerance: f64) {
     let error = nan_is_far(found - expected) / expected.abs();
+    println!("{what}: relative error {error:.2e}");
     assert!(
         error <= tolerance,
         "{what}: {found} instead of {expected}, relative error {error:.2e}, allowed {tolerance:.0e}"

@@ -37,8 +37,12 @@ fn main() -> Result<()> {
         let supervised = batch.targets.len() as f64;
 
         let mut gradients = Gradients::default();
-        let options =
-            StepOptions { scale: 1.0 / supervised, recompute: Recompute::Block, dropout: None };
+        let options = StepOptions {
+            scale: 1.0 / supervised,
+            recompute: Recompute::Block,
+            dropout: None,
+            phases: None,
+        };
         let loss = loss_and_grads(&model, &base.config, &batch, options, &mut gradients);
         let norm = gradients.norm();
         gradients.clip(norm, 1.0);

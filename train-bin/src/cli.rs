@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 
 use emberlm_quant::{QuantFormat, Quantization};
 
-use crate::config::{Backend, Choice, Dtype, Override, Quant, Template, UnknownChoice};
+use crate::config::{Backend, Choice, Dtype, Override, Quant, Recompute, Template, UnknownChoice};
 
 /// Fine-tune large language models: LoRA, QLoRA, full fine-tuning and continued pre-training.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -54,6 +54,46 @@ pub enum Command {
     Merge(MergeArgs),
     /// Quantize a model's linear layers: a folder that transformers and bitsandbytes load
     Quantize(QuantizeArgs),
+    /// Time whole training steps on synthetic tokens
+    Bench(BenchArgs),
+}
+
+/// Time whole training steps on synthetic tokens.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct BenchArgs {
+    /// Model, a Hugging Face folder, or `builtin`
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub model: PathBuf,
+    /// Rows of a batch
+    #[arg(long, value_name = "N", default_value = "4")]
+    pub batch: NonZeroUsize,
+    /// Tokens a row
+    #[arg(long, value_name = "N", default_value = "512")]
+    pub seq: NonZeroUsize,
+    /// Rank of adapters on all linear layers
+    #[arg(long, value_name = "N", default_value = "16")]
+    pub rank: NonZeroUsize,
+    /// Share of each row, from its end, that is supervised
+    #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = probability)]
+    pub supervised: f64,
+    /// What is kept for backward
+    #[arg(long, default_value_t, value_parser = choice::<Recompute>())]
+    pub recompute: Recompute,
+    /// How the weights of the linear layers are held; none: as they are stored
+    #[arg(long, default_value_t, value_parser = choice::<Quant>())]
+    pub quant: Quant,
+    /// Steps that are timed, after one that is not
+    #[arg(long, value_name = "N", default_value = "5")]
+    pub steps: NonZeroUsize,
+    /// Where to compute
+    #[arg(long, default_value_t, value_parser = choice::<Backend>())]
+    pub backend: Backend,
+    /// Report of another tool: print how many times its speed and memory
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub compare_json: Option<PathBuf>,
+    /// Print exactly one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `emberlm train`.

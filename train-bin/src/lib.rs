@@ -6,6 +6,7 @@
 pub mod adamw;
 pub mod backend;
 pub mod base;
+pub mod bench;
 pub mod builtin;
 pub mod check;
 pub mod cli;

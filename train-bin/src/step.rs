@@ -21,6 +21,7 @@ use emberlm_model::{
 };
 use emberlm_quant::host::index_tensor;
 
+use crate::bench::{Phases, timed};
 use crate::config::Recompute;
 use crate::grads::Gradients;
 
@@ -69,6 +70,8 @@ pub struct StepOptions<'a> {
     pub recompute: Recompute,
     /// The masks of this micro-batch, where adapters have dropout.
     pub dropout: Option<&'a DropoutKey>,
+    /// Where to note how long each phase takes.
+    pub phases: Option<&'a Phases>,
 }
 
 /// Adds the gradients of `scale · (sum of losses over supervised tokens)` to `gradients` and returns that sum, unscaled.
@@ -79,58 +82,80 @@ pub fn loss_and_grads<A: TrainBackend>(
     options: StepOptions<'_>,
     gradients: &mut Gradients<A::InnerBackend>,
 ) -> f64 {
-    match options.recompute {
+    let StepOptions { recompute, phases, .. } = options;
+    match recompute {
         Recompute::None => {
             let inputs = inputs::<A>(config, batch, &model.device());
-            let hidden = model.hidden(&inputs, options.dropout);
-            let (loss, d_hidden) =
-                head_stage(model, config, hidden.clone().inner(), batch, options.scale, gradients);
-            if trained_from(model) != TrainedFrom::Head {
-                let found = backward_from(hidden, d_hidden);
-                gradients.collect::<A, _>("model", &model.model, found);
-            }
+            let hidden =
+                timed(phases.map(|p| &p.forward), || model.hidden(&inputs, options.dropout));
+            let plain = hidden.clone().inner();
+            let (loss, d_hidden) = timed(phases.map(|p| &p.head), || {
+                head_stage(model, config, plain, batch, options.scale, gradients)
+            });
+            timed(phases.map(|p| &p.backward), || {
+                if trained_from(model) != TrainedFrom::Head {
+                    let found = backward_from(hidden, d_hidden);
+                    gradients.collect::<A, _>("model", &model.model, found);
+                }
+            });
             loss
         }
-        Recompute::Block => block_by_block(model, config, batch, options, gradients),
+        Recompute::Block => {
+            let (hidden, kept) = timed(phases.map(|p| &p.forward), || {
+                blocks_forward(model, config, batch, options.dropout)
+            });
+            let (loss, d_hidden) = timed(phases.map(|p| &p.head), || {
+                head_stage(model, config, hidden, batch, options.scale, gradients)
+            });
+            timed(phases.map(|p| &p.backward), || {
+                blocks_backward(model, config, batch, options.dropout, kept, d_hidden, gradients);
+            });
+            loss
+        }
     }
 }
 
-/// Each block's input is kept, nothing else; each block runs twice.
-fn block_by_block<A: TrainBackend>(
+/// The blocks without autodiff: their output, and the input of each one that is trained or lies above one.
+fn blocks_forward<A: TrainBackend>(
     model: &CausalLm<A>,
     config: &ModelConfig,
     batch: &Batch,
-    options: StepOptions<'_>,
-    gradients: &mut Gradients<A::InnerBackend>,
-) -> f64 {
-    let trained_from = trained_from(model);
-    let lowest = match trained_from {
-        TrainedFrom::Embedding => 0,
-        TrainedFrom::Block(lowest) => lowest,
-        TrainedFrom::Head => model.model.layers.len(),
-    };
+    dropout: Option<&DropoutKey>,
+) -> (Tensor<A::InnerBackend, 3>, Vec<Tensor<A::InnerBackend, 3>>) {
+    let lowest = trained_from(model).lowest_block(model);
+    let plain = model.valid();
+    let inputs = inputs::<A::InnerBackend>(config, batch, &model.device());
     let mut kept = Vec::new();
-    let hidden = {
-        let plain = model.valid();
-        let inputs = inputs::<A::InnerBackend>(config, batch, &model.device());
-        let mut x = plain.embed(&inputs);
-        for (i, layer) in plain.model.layers.iter().enumerate() {
-            if i >= lowest {
-                kept.push(x.clone());
-            }
-            x = layer.forward(x, &inputs, options.dropout);
+    let mut x = plain.embed(&inputs);
+    for (i, layer) in plain.model.layers.iter().enumerate() {
+        if i >= lowest {
+            kept.push(x.clone());
         }
-        x
-    };
-    let (loss, mut d_x) = head_stage(model, config, hidden, batch, options.scale, gradients);
+        x = layer.forward(x, &inputs, dropout);
+    }
+    (x, kept)
+}
+
+/// The blocks again, one at a time, last first, under autodiff.
+fn blocks_backward<A: TrainBackend>(
+    model: &CausalLm<A>,
+    config: &ModelConfig,
+    batch: &Batch,
+    dropout: Option<&DropoutKey>,
+    mut kept: Vec<Tensor<A::InnerBackend, 3>>,
+    mut d_x: Tensor<A::InnerBackend, 3>,
+    gradients: &mut Gradients<A::InnerBackend>,
+) {
+    let trained_from = trained_from(model);
+    let lowest = trained_from.lowest_block(model);
     let inputs = inputs::<A>(config, batch, &model.device());
     for (i, layer) in model.model.layers.iter().enumerate().skip(lowest).rev() {
         let Some(x) = kept.pop() else { break };
         let wants_input_gradient = i > lowest || trained_from == TrainedFrom::Embedding;
         let x = Tensor::<A, 3>::from_inner(x).set_require_grad(wants_input_gradient);
-        let y = layer.forward(x.clone(), &inputs, options.dropout);
-        let found = backward_from(y, d_x.clone());
-        if let Some(gradient) = x.grad(&found) {
+        let y = layer.forward(x.clone(), &inputs, dropout);
+        let mut found = backward_from(y, d_x.clone());
+        if let Some(gradient) = x.grad_remove(&mut found) {
             d_x = gradient;
         }
         gradients.collect::<A, _>(&format!("model.layers.{i}"), layer, found);
@@ -139,7 +164,6 @@ fn block_by_block<A: TrainBackend>(
         let found = backward_from(model.embed(&inputs), d_x);
         gradients.collect::<A, _>("model.embed_tokens", &model.model.embed_tokens, found);
     }
-    loss
 }
 
 /// Loss and the gradient of the blocks' output `hidden`, by chunks of supervised positions; head and final norm collect theirs.
@@ -194,6 +218,17 @@ enum TrainedFrom {
     Embedding,
     Block(usize),
     Head,
+}
+
+impl TrainedFrom {
+    /// The lowest block that a gradient has to reach.
+    fn lowest_block<A: TrainBackend>(self, model: &CausalLm<A>) -> usize {
+        match self {
+            Self::Embedding => 0,
+            Self::Block(lowest) => lowest,
+            Self::Head => model.model.layers.len(),
+        }
+    }
 }
 
 fn trained_from<A: TrainBackend>(model: &CausalLm<A>) -> TrainedFrom {

@@ -93,6 +93,7 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
                 scale: 1.0 / supervised as f64,
                 recompute: plan.recompute,
                 dropout: Some(&dropout),
+                phases: None,
             };
             let loss = loss_and_grads(&model, config, batch, options, &mut gradients);
             check::loss_is_finite(loss, step, &model, config, data, batch)?;

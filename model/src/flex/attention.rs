@@ -33,7 +33,8 @@ impl<'a> Matrix<'a> {
         Self { data, row }
     }
 
-    fn from_row(self, first: usize) -> Self {
+    /// Without the rows before `first`.
+    fn after_row(self, first: usize) -> Self {
         Self { data: &self.data[first * self.row..], row: self.row }
     }
 }
@@ -200,7 +201,7 @@ fn forward_head(
         let mut sums = [0.0f32; QUERIES];
         for piece in tile.pieces() {
             let sizes = [tile.count, piece.len(), head_dim];
-            let (q, k) = (q.from_row(tile.first), k.from_row(piece.start));
+            let (q, k) = (q.after_row(tile.first), k.after_row(piece.start));
             multiply(&mut scores, KEYS, sizes, q, k, Transposed::Right, scale, false);
             for i in 0..tile.count {
                 let seen = tile.seen(mask, row, i, &piece);
@@ -226,7 +227,7 @@ fn forward_head(
                 });
             }
             let sizes = [tile.count, head_dim, piece.len()];
-            let (shares, v) = (Matrix::new(&scores, KEYS), v.from_row(piece.start));
+            let (shares, v) = (Matrix::new(&scores, KEYS), v.after_row(piece.start));
             multiply(out, head_dim, sizes, shares, v, Transposed::None, 1.0, true);
         }
         for i in 0..tile.count {
@@ -317,7 +318,7 @@ fn backward_head(
     for tile in Tile::all(mask, row) {
         let d_q = &mut d_q[tile.first * head_dim..][..tile.count * head_dim];
         let (q, grad, out) =
-            (q.from_row(tile.first), grad.from_row(tile.first), out.from_row(tile.first));
+            (q.after_row(tile.first), grad.after_row(tile.first), out.after_row(tile.first));
         // Σ shares · d_shares over the keys is Σ grad · out over the features.
         let mut along = [0.0f32; QUERIES];
         for (i, along) in along.iter_mut().enumerate().take(tile.count) {
@@ -326,7 +327,7 @@ fn backward_head(
         }
         for piece in tile.pieces() {
             let (count, n) = (tile.count, piece.len());
-            let (k, v) = (k.from_row(piece.start), v.from_row(piece.start));
+            let (k, v) = (k.after_row(piece.start), v.after_row(piece.start));
             let keys = piece.start * head_dim..piece.end * head_dim;
             multiply(
                 &mut shares,

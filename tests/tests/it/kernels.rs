@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
+use emberlm_lora::DeltaGradients;
 use emberlm_lora::random::{generator, normal};
 use emberlm_model::{Activation, AttentionGradients, AttentionMask, ModelBackend, portable};
 use emberlm_quant::host::{float_tensor, index_tensor};
@@ -135,6 +136,18 @@ fn gated<B: ModelBackend>(rows: usize, features: usize, activation: Activation) 
     [values(y), values(d_gate), values(d_up)]
 }
 
+fn delta<B: ModelBackend>(tokens: usize, d_in: usize, d_out: usize) -> [Vec<f64>; 5] {
+    let base = numbers::<B, 2>(1, [tokens, d_out], 1.0);
+    let x = numbers::<B, 2>(2, [tokens, d_in], 1.0);
+    let (a, b) = (numbers::<B, 2>(3, [5, d_in], 0.3), numbers::<B, 2>(4, [d_out, 5], 0.3));
+    let grad = numbers::<B, 2>(5, [tokens, d_out], 1.0);
+    // The base's output is still held elsewhere: it must not change under its holder.
+    let held = base.clone();
+    let (y, narrow) = B::add_delta_forward(base, x.clone(), a.clone(), b.clone(), 1.7);
+    let DeltaGradients { d_x, d_a, d_b } = B::add_delta_backward(x, narrow, a, b, grad, 1.7);
+    [values(y), values(d_x), values(d_a), values(d_b), values(held)]
+}
+
 fn rotated<B: ModelBackend>(heads: usize, seq: usize, head_dim: usize) -> [Vec<f64>; 1] {
     let x = numbers::<B, 4>(1, [2, seq, heads, head_dim], 1.0).swap_dims(1, 2);
     let angle = |seed| numbers::<B, 4>(seed, [2, 1, seq, head_dim / 2], 1.0);
@@ -172,6 +185,9 @@ fn small_kernels_equal_the_portable_ones() {
         let (found, expected) =
             (cross_entropy::<Flex>(rows, features), cross_entropy::<NdArray>(rows, features));
         same(&what("cross-entropy"), found, expected);
+        let (found, expected) =
+            (delta::<Flex>(rows, features, 7), delta::<NdArray>(rows, features, 7));
+        same(&what("delta"), found, expected);
         let heads = 1 + rows % 3;
         let (found, expected) =
             (rotated::<Flex>(heads, rows, 8), rotated::<NdArray>(heads, rows, 8));

@@ -70,7 +70,7 @@ pub(crate) fn mean_loss_and_grads<A: TrainBackend>(
     recompute: Recompute,
 ) -> (f64, Gradients<A::InnerBackend>) {
     let count = batch.targets.len() as f64;
-    let options = StepOptions { scale: 1.0 / count, recompute, dropout: None };
+    let options = StepOptions { scale: 1.0 / count, recompute, dropout: None, phases: None };
     let mut gradients = Gradients::default();
     let sum = loss_and_grads(model, config, batch, options, &mut gradients);
     (sum / count, gradients)
