@@ -26,8 +26,14 @@ pub struct PackedBytes<B: Backend> {
 impl<B: QuantBackend> PackedBytes<B> {
     /// Puts bytes on a device.
     pub fn new(bytes: Vec<u8>, device: &B::Device) -> Self {
+        Self::with_packing(bytes, B::PACKING, device)
+    }
+}
+
+impl<B: Backend> PackedBytes<B> {
+    fn with_packing(bytes: Vec<u8>, packing: Packing, device: &B::Device) -> Self {
         let len = bytes.len();
-        let tensor = match B::PACKING {
+        let tensor = match packing {
             Packing::Bytes => Tensor::from_data(TensorData::new(bytes, [len]), (device, DType::U8)),
             Packing::Words => {
                 let word = |chunk: &[u8]| {
@@ -42,9 +48,7 @@ impl<B: QuantBackend> PackedBytes<B> {
         };
         Self { tensor, len }
     }
-}
 
-impl<B: Backend> PackedBytes<B> {
     /// The bytes on the host.
     pub fn to_host(&self) -> Vec<u8> {
         let data = self.tensor.to_data();
@@ -115,5 +119,31 @@ impl<B: Backend> PackedBytes<B> {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+}
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests {
+    use super::*;
+
+    fn unpacks<B: Backend>(packing: Packing) {
+        // Every byte, in an order in which words have high bits set, and a last word that isn't full.
+        let bytes: Vec<u8> = (0..=u8::MAX).rev().chain([255, 1, 128]).collect();
+        let packed = PackedBytes::<B>::with_packing(bytes.clone(), packing, &Default::default());
+        assert_eq!(packed.packing(), packing);
+        assert_eq!(packed.to_host(), bytes);
+        let unpacked = packed.unpack().into_data();
+        assert!(unpacked.iter::<i64>().eq(bytes.iter().map(|&byte| i64::from(byte))));
+        let nibbles = packed.unpack_nibbles().into_data();
+        let expected = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(i64::from);
+        assert!(nibbles.iter::<i64>().eq(expected));
+    }
+
+    #[test]
+    fn bytes_and_words_hold_the_same() {
+        for packing in [Packing::Bytes, Packing::Words] {
+            unpacks::<burn_ndarray::NdArray>(packing);
+            unpacks::<burn_flex::Flex>(packing);
+        }
     }
 }

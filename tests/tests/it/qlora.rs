@@ -5,6 +5,8 @@ use burn::backend::Autodiff;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use emberlm::config::Recompute;
+use emberlm::evaluate;
+use emberlm_data::{Dataset, ExampleOptions, Format, TextTokenizer, read_rows};
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::random::{generator, normal};
 use emberlm_model::weights::{self, Checkpoint};
@@ -38,6 +40,13 @@ fn qlora<B: ModelBackend>(quantization: &Quantization) -> (ModelConfig, CausalLm
     (config, model)
 }
 
+/// The conversations of the goldens.
+fn conversations() -> Dataset {
+    let tokenizer = TextTokenizer::from_dir(&golden_path("models/llama")).unwrap();
+    let rows = read_rows(&golden_path("train/lora-sft/data.jsonl"), Format::Auto).unwrap();
+    Dataset::build(&rows, &tokenizer, &ExampleOptions::default()).unwrap()
+}
+
 fn equals_golden<B: ModelBackend>() {
     let golden = golden_tensors("qlora/golden.safetensors");
     let json = golden_json("qlora/golden.json");
@@ -48,6 +57,9 @@ fn equals_golden<B: ModelBackend>() {
     assert_close("logits", &logits, &expected(&golden, "logits"), VALUE_TOLERANCE);
     let merged = values(model.merge().logits(&inputs(&config, &batch)));
     assert_close("merged", &merged, &logits, VALUE_TOLERANCE);
+    let (_, model) = qlora::<B>(&nf4);
+    let chat_loss = evaluate(&model, &config, &conversations(), 0, 3).loss;
+    assert_close_number("chat loss", chat_loss, number(&json, "chat_loss"), VALUE_TOLERANCE);
 
     let (config, model) = qlora::<Autodiff<B>>(&nf4);
     for recompute in [Recompute::None, Recompute::Block] {
