@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
-use emberlm_quant::Weight;
+use emberlm_quant::{QuantBackend, Weight};
 
 use crate::backend::over_tokens;
 use crate::{Adapter, DropoutKey, LoraBackend};
@@ -20,9 +20,9 @@ pub struct Linear<B: Backend> {
 
 impl<B: Backend> Linear<B> {
     /// A frozen layer without an adapter. `weight`: `[d_out, d_in]`, `bias`: `[d_out]`.
-    pub fn new(weight: Tensor<B, 2>, bias: Option<Tensor<B, 1>>) -> Self {
+    pub fn new(weight: Weight<B>, bias: Option<Tensor<B, 1>>) -> Self {
         Self {
-            weight: Weight::dense(weight),
+            weight,
             bias: bias.map(|bias| Param::initialized(ParamId::new(), bias)),
             adapter: None,
         }
@@ -32,7 +32,9 @@ impl<B: Backend> Linear<B> {
     pub fn dims(&self) -> [usize; 2] {
         self.weight.dims()
     }
+}
 
+impl<B: QuantBackend> Linear<B> {
     /// The dense weight with the adapter's delta added: `[d_out, d_in]`.
     pub fn merged_weight(&self) -> Tensor<B, 2> {
         let weight = self.weight.to_dense();
@@ -42,13 +44,13 @@ impl<B: Backend> Linear<B> {
         }
     }
 
-    /// The same function without an adapter: the delta is folded into a dense weight.
+    /// The same function without an adapter, dense: a quantized weight is dequantized, and the delta folded in.
     pub fn merge(self) -> Self {
-        match &self.adapter {
-            Some(_) => {
+        match (&self.weight, &self.adapter) {
+            (Weight::Dense(_), None) => self,
+            _ => {
                 Self { weight: Weight::dense(self.merged_weight()), bias: self.bias, adapter: None }
             }
-            None => self,
         }
     }
 }

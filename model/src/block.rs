@@ -2,7 +2,7 @@
 
 use burn::module::Module;
 use burn::tensor::{Tensor, backend::Backend};
-use emberlm_lora::DropoutKey;
+use emberlm_lora::{DropoutKey, Linear};
 
 use crate::kv_cache::LayerCache;
 use crate::{Attention, Inputs, Mlp, ModelBackend, RmsNorm};
@@ -18,6 +18,36 @@ pub struct DecoderLayer<B: Backend> {
     pub input_layernorm: RmsNorm<B>,
     /// Before the feed-forward.
     pub post_attention_layernorm: RmsNorm<B>,
+}
+
+impl<B: Backend> DecoderLayer<B> {
+    /// The linear layers with their paths from here.
+    pub(crate) fn linears(&self) -> [(&'static str, &Linear<B>); 7] {
+        let Self { self_attn, mlp, .. } = self;
+        [
+            ("self_attn.q_proj", &self_attn.q_proj),
+            ("self_attn.k_proj", &self_attn.k_proj),
+            ("self_attn.v_proj", &self_attn.v_proj),
+            ("self_attn.o_proj", &self_attn.o_proj),
+            ("mlp.gate_proj", &mlp.gate_proj),
+            ("mlp.up_proj", &mlp.up_proj),
+            ("mlp.down_proj", &mlp.down_proj),
+        ]
+    }
+
+    /// As [`linears`](Self::linears), to change them.
+    pub(crate) fn linears_mut(&mut self) -> [(&'static str, &mut Linear<B>); 7] {
+        let Self { self_attn, mlp, .. } = self;
+        [
+            ("self_attn.q_proj", &mut self_attn.q_proj),
+            ("self_attn.k_proj", &mut self_attn.k_proj),
+            ("self_attn.v_proj", &mut self_attn.v_proj),
+            ("self_attn.o_proj", &mut self_attn.o_proj),
+            ("mlp.gate_proj", &mut mlp.gate_proj),
+            ("mlp.up_proj", &mut mlp.up_proj),
+            ("mlp.down_proj", &mut mlp.down_proj),
+        ]
+    }
 }
 
 impl<B: ModelBackend> DecoderLayer<B> {

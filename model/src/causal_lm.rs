@@ -3,6 +3,7 @@
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor, backend::Backend};
 use emberlm_lora::{DropoutKey, Linear, NamedLinear};
+use emberlm_quant::{QuantBackend, Quantization, Quantized, QuantizedMatrix, Weight};
 
 use crate::{DecoderLayer, Inputs, KvCache, ModelBackend, RmsNorm};
 
@@ -49,29 +50,47 @@ impl<B: Backend> CausalLm<B> {
     /// Every linear layer with its path: where LoRA may put adapters. The embedding's use as a tied head is none.
     pub fn linears_mut(&mut self) -> Vec<NamedLinear<'_, B>> {
         let mut linears = Vec::new();
-        let mut push = |name: String, is_head, linear| {
-            linears.push(NamedLinear { name, is_head, linear });
-        };
         for (i, layer) in self.model.layers.iter_mut().enumerate() {
-            for (name, linear) in [
-                ("self_attn.q_proj", &mut layer.self_attn.q_proj),
-                ("self_attn.k_proj", &mut layer.self_attn.k_proj),
-                ("self_attn.v_proj", &mut layer.self_attn.v_proj),
-                ("self_attn.o_proj", &mut layer.self_attn.o_proj),
-                ("mlp.gate_proj", &mut layer.mlp.gate_proj),
-                ("mlp.up_proj", &mut layer.mlp.up_proj),
-                ("mlp.down_proj", &mut layer.mlp.down_proj),
-            ] {
-                push(format!("model.layers.{i}.{name}"), false, linear);
+            for (name, linear) in layer.linears_mut() {
+                let name = format!("model.layers.{i}.{name}");
+                linears.push(NamedLinear { name, is_head: false, linear });
             }
         }
         if let Some(head) = &mut self.lm_head {
-            push("lm_head".into(), true, head);
+            linears.push(NamedLinear { name: "lm_head".into(), is_head: true, linear: head });
         }
         linears
     }
 
-    /// The same function without adapters: every delta folded into its weight. Tied weights stay tied.
+    /// Every linear layer with its path, to look at.
+    pub fn linears(&self) -> Vec<(String, &Linear<B>)> {
+        let blocks = self.model.layers.iter().enumerate().flat_map(|(i, layer)| {
+            let named = move |(name, linear)| (format!("model.layers.{i}.{name}"), linear);
+            layer.linears().into_iter().map(named)
+        });
+        blocks.chain(self.lm_head.iter().map(|head| ("lm_head".into(), head))).collect()
+    }
+
+    /// The quantized weights with the paths of their layers.
+    pub fn quantized(&self) -> Vec<(String, &Quantized<B>)> {
+        self.linears()
+            .into_iter()
+            .filter_map(|(name, linear)| match &linear.weight {
+                Weight::Quantized(weight) => Some((name, weight)),
+                Weight::Dense(_) => None,
+            })
+            .collect()
+    }
+
+    /// The device that the model lies on.
+    pub fn device(&self) -> B::Device {
+        self.model.embed_tokens.weight.device()
+    }
+}
+
+impl<B: QuantBackend> CausalLm<B> {
+    /// The same function, dense and without adapters: quantized weights dequantized, and every delta folded in. Tied
+    /// weights stay tied.
     pub fn merge(mut self) -> Self {
         for NamedLinear { linear, .. } in self.linears_mut() {
             *linear = linear.clone().merge();
@@ -79,9 +98,20 @@ impl<B: Backend> CausalLm<B> {
         self
     }
 
-    /// The device that the model lies on.
-    pub fn device(&self) -> B::Device {
-        self.model.embed_tokens.weight.device()
+    /// Quantizes the dense weights of the linear layers, but for the head and what `quantization` skips.
+    pub fn quantize(mut self, quantization: &Quantization) -> Self {
+        let device = self.device();
+        for NamedLinear { name, is_head, linear } in self.linears_mut() {
+            let Weight::Dense(weight) = &linear.weight else { continue };
+            if is_head || quantization.skips(&name) {
+                continue;
+            }
+            let (shape, values) = (weight.dims(), weight.val().into_data());
+            let values: Vec<f32> = values.iter::<f32>().collect();
+            let matrix = QuantizedMatrix::quantize(&values, shape, quantization);
+            linear.weight = Weight::Quantized(Quantized::new(matrix, &device));
+        }
+        self
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use emberlm_quant::bnb::BnbConfig;
+
 use crate::Activation;
 use crate::family;
 use crate::hf_config::HfConfig;
@@ -47,6 +49,8 @@ pub struct ModelConfig {
     pub initializer_range: f64,
     /// Tokens that end a text, by `config.json`.
     pub eos_token_ids: Vec<u32>,
+    /// How the checkpoint's linear layers are stored, if quantized.
+    pub quantization: Option<BnbConfig>,
 }
 
 /// Rotary positions (Su et al., 2021, arXiv:2104.09864).

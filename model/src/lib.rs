@@ -22,6 +22,7 @@ mod mlp;
 mod norm;
 pub mod portable;
 mod rope;
+mod save;
 pub mod weights;
 
 pub use activation::Activation;

@@ -1,23 +1,24 @@
-//! Weights: from a Hugging Face folder, from random numbers, and back to a folder.
+//! Weights: from a Hugging Face folder or from random numbers. `save` is the way back.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use burn::module::{Param, ParamId};
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::Tensor;
 use emberlm_lora::Linear;
 use emberlm_lora::random::{generator, normal};
-use emberlm_lora::walk::{OnParam, for_each_param};
-use emberlm_quant::atomic_file::write_atomically;
+use emberlm_quant::bnb::{self, StoredMatrix};
 use emberlm_quant::host::float_tensor;
-use emberlm_quant::tensor_file::{FloatDtype, NamedTensor, write_tensors};
-use emberlm_quant::{TensorFile, TensorFileError};
+use emberlm_quant::tensor_file::FloatDtype;
+use emberlm_quant::{
+    QuantBackend, QuantFormat, Quantization, Quantized, QuantizedMatrix, TensorFile,
+    TensorFileError, Weight,
+};
 use serde::Deserialize;
-use serde_json::{Value, json};
 
+pub use crate::save::save;
 use crate::{
     Attention, CausalLm, ConfigError, Decoder, DecoderLayer, Embedding, Mlp, ModelConfig, RmsNorm,
 };
@@ -68,6 +69,16 @@ pub enum LoadError {
         /// Each tensor that is missing, unexpected or of another shape or dtype.
         faults: Vec<String>,
     },
+    /// A checkpoint that is quantized, asked for in another form.
+    #[error(
+        "this checkpoint's layers are stored as {stored}, and {asked} is asked for. Take it as it is, or quantize the dense model it was made from"
+    )]
+    StoredOtherwise {
+        /// The form in the files.
+        stored: QuantFormat,
+        /// The form asked for.
+        asked: QuantFormat,
+    },
     /// The file system refused.
     #[error("{path}: {source}")]
     Io {
@@ -83,6 +94,8 @@ pub struct Checkpoint {
     files: Vec<TensorFile>,
     /// Which file holds each tensor.
     places: BTreeMap<String, usize>,
+    /// The quantized weights.
+    quantized: BTreeMap<String, StoredMatrix>,
 }
 
 #[derive(Deserialize)]
@@ -121,7 +134,7 @@ impl Checkpoint {
         for (i, file) in files.iter().enumerate() {
             places.extend(file.entries().keys().map(|key| (key.clone(), i)));
         }
-        let checkpoint = Self { files, places };
+        let mut checkpoint = Self { files, places, quantized: BTreeMap::new() };
         let faults = checkpoint.faults(config);
         if faults.is_empty() {
             Ok(checkpoint)
@@ -130,43 +143,88 @@ impl Checkpoint {
         }
     }
 
-    fn faults(&self, config: &ModelConfig) -> Vec<String> {
+    fn faults(&mut self, config: &ModelConfig) -> Vec<String> {
         let mut faults = Vec::new();
         let expected: BTreeMap<String, Vec<usize>> = config.tensors().into_iter().collect();
+        let mut companions = BTreeSet::new();
+        let mut quantized = BTreeMap::new();
+        let file_of = |key: &str| self.file_of(key);
         for (key, shape) in &expected {
-            let Some(&file) = self.places.get(key) else {
+            if let (Some(_), &[d_out, d_in]) = (&config.quantization, &shape[..])
+                && is_linear(key)
+                && bnb::is_quantized(&file_of, key)
+            {
+                companions.extend(bnb::companions(key));
+                if let Some(matrix) = StoredMatrix::find(&file_of, key, [d_out, d_in], &mut faults)
+                {
+                    quantized.insert(key.clone(), matrix);
+                }
+                continue;
+            }
+            let Some(file) = file_of(key) else {
                 faults.push(format!("missing: {key} {shape:?}"));
                 continue;
             };
-            let entry = &self.files[file].entries()[key];
+            let entry = &file.entries()[key];
             if &entry.shape != shape {
                 faults.push(format!("shape of {key}: expected {shape:?}, found {:?}", entry.shape));
             }
             if FloatDtype::of_entry(entry.dtype).is_none() {
                 faults.push(format!(
-                    "dtype of {key}: expected F32, F16 or BF16, found {:?}",
-                    entry.dtype
+                    "dtype of {key}: expected F32, F16 or BF16, found {:?}{}",
+                    entry.dtype,
+                    if config.quantization.is_none() && is_linear(key) {
+                        " (quantized, but config.json has no quantization_config)"
+                    } else {
+                        ""
+                    }
                 ));
             }
         }
         for key in self.places.keys() {
-            if !expected.contains_key(key) && !is_derived(key, config) {
+            let is_known = expected.contains_key(key) || companions.contains(key);
+            if !is_known && !is_derived(key, config) {
                 faults.push(format!("unexpected: {key}"));
             }
         }
+        self.quantized = quantized;
         faults
     }
 
-    /// The float type that most of the checkpoint is stored in: that of its first matrix.
-    pub fn dtype(&self) -> FloatDtype {
-        let first = self.files.iter().flat_map(|file| file.entries().values()).next();
-        first.and_then(|entry| FloatDtype::of_entry(entry.dtype)).unwrap_or(FloatDtype::F32)
+    fn file_of(&self, key: &str) -> Option<&TensorFile> {
+        self.places.get(key).map(|&file| &self.files[file])
     }
 
-    fn read(&self, key: &str) -> Result<Vec<f32>, TensorFileError> {
-        // Every expected key has a place: `from_files` has checked it.
-        self.files[self.places[key]].read_f32(key)
+    /// The form in which linear layers are stored, if quantized.
+    pub fn format(&self) -> Option<QuantFormat> {
+        self.quantized.values().map(StoredMatrix::format).next()
     }
+
+    /// The float type that the checkpoint's dense part is stored in: that of the embedding.
+    pub fn dtype(&self) -> FloatDtype {
+        const EMBEDDING: &str = "model.embed_tokens.weight";
+        let entry = self.file_of(EMBEDDING).and_then(|file| file.entries().get(EMBEDDING));
+        entry.and_then(|entry| FloatDtype::of_entry(entry.dtype)).unwrap_or(FloatDtype::F32)
+    }
+
+    fn read(&self, key: &str) -> Result<Values, TensorFileError> {
+        match self.quantized.get(key) {
+            Some(matrix) => Ok(Values::Quantized(matrix.read(&|key| self.file_of(key), key)?)),
+            // Every expected key has a place: `from_files` has checked it.
+            None => Ok(Values::Dense(self.files[self.places[key]].read_f32(key)?)),
+        }
+    }
+}
+
+/// The values of one tensor, on their way from a file to a device.
+enum Values {
+    Dense(Vec<f32>),
+    Quantized(QuantizedMatrix),
+}
+
+/// Whether a tensor is the weight of a linear layer that may be quantized: the head and the embedding may not.
+fn is_linear(key: &str) -> bool {
+    key.starts_with("model.layers.") && key.ends_with("_proj.weight")
 }
 
 /// Tensors that older versions stored although they follow from others.
@@ -207,32 +265,53 @@ fn what_is_there(folder: &Path) -> String {
 ///
 /// # Errors
 /// [`LoadError`].
-pub fn load<B: Backend>(
+pub fn load<B: QuantBackend>(
     folder: &Path,
     device: &B::Device,
 ) -> Result<(ModelConfig, CausalLm<B>), LoadError> {
     let config = ModelConfig::read(&folder.join("config.json"))?;
     let checkpoint = Checkpoint::open(folder, &config)?;
-    let model = from_checkpoint(&config, &checkpoint, device)?;
+    let model = from_checkpoint(&config, &checkpoint, None, device)?;
     Ok((config, model))
 }
 
-/// Builds a model from an open checkpoint, tensor by tensor.
+/// Builds a model from an open checkpoint, tensor by tensor. With a `quantization`, each linear layer's weight is
+/// quantized as soon as it is read, so that no more than one of them is ever dense.
+///
+/// A checkpoint that is quantized stays as it is stored.
 ///
 /// # Errors
-/// [`LoadError::Tensors`], among them a NaN in a weight.
-pub fn from_checkpoint<B: Backend>(
+/// [`LoadError::Tensors`], among them a NaN in a weight; [`LoadError::StoredOtherwise`].
+pub fn from_checkpoint<B: QuantBackend>(
     config: &ModelConfig,
     checkpoint: &Checkpoint,
+    quantization: Option<&Quantization>,
     device: &B::Device,
 ) -> Result<CausalLm<B>, LoadError> {
-    Ok(build(config, device, &mut |key, _| checkpoint.read(key))?)
+    if let (Some(stored), Some(asked)) = (checkpoint.format(), quantization.map(|q| q.format))
+        && stored != asked
+    {
+        return Err(LoadError::StoredOtherwise { stored, asked });
+    }
+    let wanted = |key: &str| {
+        let module = key.strip_suffix(".weight").unwrap_or(key);
+        quantization.filter(|quantization| is_linear(key) && !quantization.skips(module))
+    };
+    let mut values = |key: &str, shape: &[usize]| {
+        Ok(match (checkpoint.read(key)?, wanted(key), shape) {
+            (Values::Dense(values), Some(quantization), &[d_out, d_in]) => {
+                Values::Quantized(QuantizedMatrix::quantize(&values, [d_out, d_in], quantization))
+            }
+            (values, ..) => values,
+        })
+    };
+    build(config, device, &mut values)
 }
 
 /// A model with random weights, for pre-training: matrices normal with the configuration's deviation, biases 0, norms 1.
 ///
 /// Each tensor depends on `seed` and its own key alone.
-pub fn random<B: Backend>(config: &ModelConfig, seed: u64, device: &B::Device) -> CausalLm<B> {
+pub fn random<B: QuantBackend>(config: &ModelConfig, seed: u64, device: &B::Device) -> CausalLm<B> {
     let deviation = config.initializer_range as f32;
     let built = build(config, device, &mut |key, shape| {
         let n = shape.iter().product();
@@ -241,7 +320,7 @@ pub fn random<B: Backend>(config: &ModelConfig, seed: u64, device: &B::Device) -
             [_] => vec![1.0; n],
             _ => normal(&mut generator(seed, key, &[]), n, deviation),
         };
-        Ok::<_, std::convert::Infallible>(values)
+        Ok::<_, std::convert::Infallible>(Values::Dense(values))
     });
     match built {
         Ok(model) => model,
@@ -249,39 +328,48 @@ pub fn random<B: Backend>(config: &ModelConfig, seed: u64, device: &B::Device) -
     }
 }
 
-/// Gives the values of a tensor by key and shape.
-type Values<'a, E> = dyn FnMut(&str, &[usize]) -> Result<Vec<f32>, E> + 'a;
+/// Gives the values of the tensor of this key and shape.
+type ValuesOf<'a, E> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Values, E>;
 
-/// Puts a model together from the values that `values(key, shape)` gives for each tensor.
-fn build<B: Backend, E>(
+/// Puts a model together from the values of each tensor.
+fn build<B: QuantBackend, E>(
     config: &ModelConfig,
     device: &B::Device,
-    values: &mut Values<'_, E>,
+    values: ValuesOf<'_, E>,
 ) -> Result<CausalLm<B>, E> {
     let shapes: BTreeMap<String, Vec<usize>> = config.tensors().into_iter().collect();
     // Shared by the closures below, which are called one after another.
     let values = RefCell::new(values);
+    let read = |key: &str, shape: &[usize]| (values.borrow_mut())(key, shape);
+    let dense = |key: &str, shape: &[usize]| -> Result<Vec<f32>, E> {
+        Ok(match read(key, shape)? {
+            Values::Dense(values) => values,
+            Values::Quantized(matrix) => matrix.dequantize(),
+        })
+    };
     let vector = |key: String| -> Result<Option<Tensor<B, 1>>, E> {
         let Some(shape @ &[n]) = shapes.get(&key).map(Vec::as_slice) else { return Ok(None) };
-        Ok(Some(float_tensor((values.borrow_mut())(&key, shape)?, [n], device)))
-    };
-    let matrix = |key: String| -> Result<Option<Tensor<B, 2>>, E> {
-        let Some(shape @ &[rows, columns]) = shapes.get(&key).map(Vec::as_slice) else {
-            return Ok(None);
-        };
-        Ok(Some(float_tensor((values.borrow_mut())(&key, shape)?, [rows, columns], device)))
+        Ok(Some(float_tensor(dense(&key, shape)?, [n], device)))
     };
     const LISTED: &str = "`ModelConfig::tensors` lists it";
     let linear = |key: String| -> Result<Option<Linear<B>>, E> {
-        let weight = matrix(format!("{key}.weight"))?;
-        let bias = vector(format!("{key}.bias"))?;
-        Ok(weight.map(|weight| Linear::new(weight, bias)))
+        let name = format!("{key}.weight");
+        let Some(shape @ &[d_out, d_in]) = shapes.get(&name).map(Vec::as_slice) else {
+            return Ok(None);
+        };
+        let weight = match read(&name, shape)? {
+            Values::Dense(values) => Weight::dense(float_tensor(values, [d_out, d_in], device)),
+            Values::Quantized(matrix) => Weight::Quantized(Quantized::new(matrix, device)),
+        };
+        Ok(Some(Linear::new(weight, vector(format!("{key}.bias"))?)))
     };
     let norm = |key: String| -> Result<RmsNorm<B>, E> {
         let weight = vector(format!("{key}.weight"))?.expect(LISTED);
         Ok(RmsNorm::new(weight, config.rms_norm_eps))
     };
-    let embedding = matrix("model.embed_tokens.weight".into())?.expect(LISTED);
+    let shape = [config.vocab_size, config.hidden_size];
+    let embedding = dense("model.embed_tokens.weight", &shape)?;
+    let embedding = float_tensor(embedding, shape, device);
     let layer = |i: usize| -> Result<DecoderLayer<B>, E> {
         let key = |name: &str| format!("model.layers.{i}.{name}");
         let proj = |name: &str| Ok(linear(key(name))?.expect(LISTED));
@@ -313,84 +401,4 @@ fn build<B: Backend, E>(
         },
         lm_head: linear("lm_head".into())?,
     })
-}
-
-/// Writes a model without adapters as a Hugging Face folder: safetensors in shards of at most 5 GB, and the base's
-/// `config.json` with the new dtype. Tokenizer files are the caller's.
-///
-/// # Errors
-/// [`LoadError::Io`], [`LoadError::Tensors`], [`LoadError::Config`].
-pub fn save<B: Backend>(
-    folder: &Path,
-    model: &CausalLm<B>,
-    base_config: &str,
-    dtype: FloatDtype,
-) -> Result<(), LoadError> {
-    fs::create_dir_all(folder).map_err(|source| LoadError::Io { path: folder.into(), source })?;
-    struct Collect<'a>(Vec<NamedTensor<'a>>);
-    impl<B: Backend> OnParam<B> for Collect<'_> {
-        fn param<const D: usize>(&mut self, name: &str, param: &Param<Tensor<B, D>>) {
-            let tensor = param.val();
-            let shape = tensor.dims().to_vec();
-            let values = move || tensor.to_data().iter::<f32>().collect();
-            self.0.push(NamedTensor { name: name.into(), shape, values: Box::new(values) });
-        }
-    }
-    let mut tensors = Collect(Vec::new());
-    for_each_param(model, &mut tensors);
-    write_shards(folder, tensors.0, dtype)?;
-    write_config(&folder.join("config.json"), base_config, dtype)
-}
-
-/// Hugging Face's usual limit for one file.
-const SHARD_BYTES: usize = 5_000_000_000;
-
-fn write_shards(
-    folder: &Path,
-    tensors: Vec<NamedTensor<'_>>,
-    dtype: FloatDtype,
-) -> Result<(), LoadError> {
-    let bytes = |t: &NamedTensor<'_>| t.shape.iter().product::<usize>() * dtype.bytes();
-    let total: usize = tensors.iter().map(bytes).sum();
-    if total <= SHARD_BYTES {
-        return Ok(write_tensors(&folder.join(WEIGHTS_FILE), &tensors, dtype)?);
-    }
-    let mut shards: Vec<(usize, Vec<NamedTensor<'_>>)> = vec![(0, Vec::new())];
-    for tensor in tensors {
-        let size = bytes(&tensor);
-        match shards.last_mut() {
-            Some((filled, shard)) if shard.is_empty() || *filled + size <= SHARD_BYTES => {
-                *filled += size;
-                shard.push(tensor);
-            }
-            _ => shards.push((size, vec![tensor])),
-        }
-    }
-    let mut weight_map = serde_json::Map::new();
-    let count = shards.len();
-    for (i, (_, shard)) in shards.iter().enumerate() {
-        let name = format!("model-{:05}-of-{count:05}.safetensors", i + 1);
-        write_tensors(&folder.join(&name), shard, dtype)?;
-        weight_map.extend(shard.iter().map(|t| (t.name.clone(), Value::from(name.clone()))));
-    }
-    let index = json!({"metadata": {"total_size": total}, "weight_map": weight_map});
-    write_json(&folder.join(INDEX_FILE), &index)
-}
-
-fn write_config(path: &Path, base: &str, dtype: FloatDtype) -> Result<(), LoadError> {
-    let unreadable =
-        |e: serde_json::Error| ConfigError::Unreadable { path: path.into(), reason: e.to_string() };
-    let mut config: Value = serde_json::from_str(base).map_err(unreadable)?;
-    if let Value::Object(keys) = &mut config {
-        // transformers 5 writes `dtype`, older versions `torch_dtype`; the base's spelling is kept.
-        let key = if keys.contains_key("dtype") { "dtype" } else { "torch_dtype" };
-        keys.insert(key.into(), dtype.torch_name().into());
-    }
-    write_json(path, &config)
-}
-
-fn write_json(path: &Path, value: &Value) -> Result<(), LoadError> {
-    let text = format!("{value:#}\n");
-    write_atomically(path, |out| out.write_all(text.as_bytes()))
-        .map_err(|source| LoadError::Io { path: path.into(), source })
 }

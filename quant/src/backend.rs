@@ -2,11 +2,16 @@
 
 use burn::tensor::{Tensor, backend::Backend};
 
+use crate::{Packing, Quantized, portable};
+
 /// A backend that multiplies by every form of [`Weight`](crate::Weight).
 ///
-/// The default is the portable composition of Burn's operations, which autodiff differentiates by itself;
-/// a backend with a faster kernel overrides it, and must equal it.
+/// The default is the portable composition of Burn's operations; a backend with a faster kernel overrides it, and must
+/// equal it. Under autodiff the product with a quantized weight is a node of its own (`autodiff.rs`).
 pub trait QuantBackend: Backend {
+    /// How bytes lie on the device.
+    const PACKING: Packing = Packing::Words;
+
     /// `x · Wᵀ` for a dense weight.
     ///
     /// # Shapes
@@ -16,22 +21,40 @@ pub trait QuantBackend: Backend {
     fn matmul_dense(x: Tensor<Self, 2>, weight: Tensor<Self, 2>) -> Tensor<Self, 2> {
         x.matmul(weight.transpose())
     }
+
+    /// A quantized weight as a dense matrix `[d_out, d_in]`.
+    fn dequantize_weight(weight: &Quantized<Self>) -> Tensor<Self, 2> {
+        portable::dequantize(weight)
+    }
+
+    /// `x · Wᵀ` for a quantized weight: `[tokens, d_in] -> [tokens, d_out]`.
+    fn matmul_quantized(x: Tensor<Self, 2>, weight: &Quantized<Self>) -> Tensor<Self, 2> {
+        x.matmul(Self::dequantize_weight(weight).transpose())
+    }
+
+    /// The gradient of [`matmul_quantized`](Self::matmul_quantized) by `x`, `grad · W`:
+    /// `[tokens, d_out] -> [tokens, d_in]`.
+    fn matmul_quantized_backward(
+        grad: Tensor<Self, 2>,
+        weight: &Quantized<Self>,
+    ) -> Tensor<Self, 2> {
+        grad.matmul(Self::dequantize_weight(weight))
+    }
 }
 
 #[cfg(feature = "cpu")]
-mod cpu {
-    use super::QuantBackend;
-    use burn_flex::Flex;
+mod ndarray {
+    use super::{Packing, QuantBackend};
     use burn_ndarray::{
         FloatNdArrayElement, IntNdArrayElement, NdArray, NdArrayTensor, QuantElement, SharedArray,
     };
 
-    impl QuantBackend for Flex {}
     impl<E: FloatNdArrayElement, I: IntNdArrayElement, Q: QuantElement> QuantBackend
         for NdArray<E, I, Q>
     where
         NdArrayTensor: From<SharedArray<E>> + From<SharedArray<I>>,
     {
+        const PACKING: Packing = Packing::Bytes;
     }
 }
 
@@ -45,10 +68,7 @@ mod cube {
         for CubeBackend<R, F, I, BT>
     {
     }
-    impl<B: FusionBackend + QuantBackend> QuantBackend for Fusion<B> {}
-}
-
-impl<B: QuantBackend, C: burn_autodiff::checkpoint::strategy::CheckpointStrategy> QuantBackend
-    for burn_autodiff::Autodiff<B, C>
-{
+    impl<B: FusionBackend + QuantBackend> QuantBackend for Fusion<B> {
+        const PACKING: super::Packing = B::PACKING;
+    }
 }

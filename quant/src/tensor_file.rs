@@ -1,16 +1,17 @@
-//! Safetensors files: memory-mapped, checked before use, read tensor by tensor.
+//! Safetensors files: memory-mapped, checked before use, read tensor by tensor. `tensor_writer` is the other direction.
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use half::{bf16, f16};
 use memmap2::Mmap;
-use safetensors::tensor::{Dtype, SafeTensors, View};
+use safetensors::tensor::{Dtype, SafeTensors};
 
-use crate::atomic_file::replace_atomically;
+pub use crate::tensor_writer::{
+    FloatDtype, NamedTensor, StoredDtype, StoredTensor, write_stored, write_tensors,
+};
 
 /// Why a safetensors file can't be read or written.
 #[derive(Debug, thiserror::Error)]
@@ -43,13 +44,15 @@ pub enum TensorFileError {
         /// The tensor's key.
         name: String,
     },
-    /// A tensor whose element type isn't a float that can be read.
-    #[error("{path}: tensor `{name}` has dtype {found}, expected F32, F16 or BF16")]
+    /// A tensor whose element type isn't the one that is read.
+    #[error("{path}: tensor `{name}` has dtype {found}, expected {expected}")]
     WrongDtype {
         /// The file.
         path: PathBuf,
         /// The tensor's key.
         name: String,
+        /// The dtypes that would do.
+        expected: &'static str,
         /// The dtype it has.
         found: String,
     },
@@ -161,22 +164,13 @@ impl TensorFile {
     /// # Errors
     /// [`TensorFileError::NoSuchTensor`], [`TensorFileError::WrongDtype`], [`TensorFileError::NotFinite`].
     pub fn read_f32(&self, name: &str) -> Result<Vec<f32>, TensorFileError> {
-        let entry = self.entries.get(name).ok_or_else(|| TensorFileError::NoSuchTensor {
-            path: self.path.clone(),
-            name: name.into(),
-        })?;
+        let entry = self.entry(name)?;
         let bytes = &self.bytes.as_slice()[entry.start..entry.end];
         let values: Vec<f32> = match entry.dtype {
             Dtype::F32 => widen(bytes, f32::from_le_bytes),
             Dtype::F16 => widen(bytes, |b| f16::from_le_bytes(b).to_f32()),
             Dtype::BF16 => widen(bytes, |b| bf16::from_le_bytes(b).to_f32()),
-            other => {
-                return Err(TensorFileError::WrongDtype {
-                    path: self.path.clone(),
-                    name: name.into(),
-                    found: format!("{other:?}"),
-                });
-            }
+            _ => return Err(self.wrong_dtype(name, entry, "F32, F16 or BF16")),
         };
         match values.iter().position(|v| !v.is_finite()) {
             None => Ok(values),
@@ -189,132 +183,55 @@ impl TensorFile {
         }
     }
 
-    /// The raw little-endian bytes of an integer tensor of dtype I64, as i64.
+    /// The values of a tensor of dtype I64.
     ///
     /// # Errors
     /// [`TensorFileError::NoSuchTensor`], [`TensorFileError::WrongDtype`].
     pub fn read_i64(&self, name: &str) -> Result<Vec<i64>, TensorFileError> {
-        let entry = self.entries.get(name).ok_or_else(|| TensorFileError::NoSuchTensor {
-            path: self.path.clone(),
-            name: name.into(),
-        })?;
+        let entry = self.entry(name)?;
         if entry.dtype != Dtype::I64 {
-            return Err(TensorFileError::WrongDtype {
-                path: self.path.clone(),
-                name: name.into(),
-                found: format!("{:?}", entry.dtype),
-            });
+            return Err(self.wrong_dtype(name, entry, "I64"));
         }
         Ok(widen(&self.bytes.as_slice()[entry.start..entry.end], i64::from_le_bytes))
+    }
+
+    /// The bytes of a tensor of dtype U8 or I8.
+    ///
+    /// # Errors
+    /// [`TensorFileError::NoSuchTensor`], [`TensorFileError::WrongDtype`].
+    pub fn read_bytes(&self, name: &str) -> Result<&[u8], TensorFileError> {
+        let entry = self.entry(name)?;
+        match entry.dtype {
+            Dtype::U8 | Dtype::I8 => Ok(&self.bytes.as_slice()[entry.start..entry.end]),
+            _ => Err(self.wrong_dtype(name, entry, "U8 or I8")),
+        }
+    }
+
+    fn entry(&self, name: &str) -> Result<&TensorEntry, TensorFileError> {
+        self.entries.get(name).ok_or_else(|| TensorFileError::NoSuchTensor {
+            path: self.path.clone(),
+            name: name.into(),
+        })
+    }
+
+    fn wrong_dtype(
+        &self,
+        name: &str,
+        entry: &TensorEntry,
+        expected: &'static str,
+    ) -> TensorFileError {
+        TensorFileError::WrongDtype {
+            path: self.path.clone(),
+            name: name.into(),
+            expected,
+            found: format!("{:?}", entry.dtype),
+        }
     }
 }
 
 fn widen<const N: usize, T>(bytes: &[u8], convert: impl Fn([u8; N]) -> T) -> Vec<T> {
     let (elements, _) = bytes.as_chunks::<N>();
     elements.iter().map(|&element| convert(element)).collect()
-}
-
-/// The float types that weights are written in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FloatDtype {
-    /// 32 bits.
-    F32,
-    /// 16 bits, IEEE half.
-    F16,
-    /// 16 bits, the upper half of an f32.
-    Bf16,
-}
-
-impl FloatDtype {
-    /// The name that `torch_dtype` in a `config.json` uses.
-    pub fn torch_name(self) -> &'static str {
-        match self {
-            Self::F32 => "float32",
-            Self::F16 => "float16",
-            Self::Bf16 => "bfloat16",
-        }
-    }
-
-    /// Bytes an element.
-    pub fn bytes(self) -> usize {
-        match self {
-            Self::F32 => 4,
-            Self::F16 | Self::Bf16 => 2,
-        }
-    }
-
-    /// The type of a safetensors entry, if it is a float that can be written again.
-    pub fn of_entry(dtype: Dtype) -> Option<Self> {
-        match dtype {
-            Dtype::F32 => Some(Self::F32),
-            Dtype::F16 => Some(Self::F16),
-            Dtype::BF16 => Some(Self::Bf16),
-            _ => None,
-        }
-    }
-}
-
-/// A tensor to be written. Its values are asked for when its turn comes, so that one tensor at a time is held twice.
-pub struct NamedTensor<'a> {
-    /// The key in the file.
-    pub name: String,
-    /// Dimensions, outermost first.
-    pub shape: Vec<usize>,
-    /// Gives the row-major values.
-    pub values: Box<dyn Fn() -> Vec<f32> + 'a>,
-}
-
-struct Encoded<'a> {
-    tensor: &'a NamedTensor<'a>,
-    dtype: FloatDtype,
-}
-
-impl View for Encoded<'_> {
-    fn dtype(&self) -> Dtype {
-        match self.dtype {
-            FloatDtype::F32 => Dtype::F32,
-            FloatDtype::F16 => Dtype::F16,
-            FloatDtype::Bf16 => Dtype::BF16,
-        }
-    }
-
-    fn shape(&self) -> &[usize] {
-        &self.tensor.shape
-    }
-
-    fn data(&self) -> Cow<'_, [u8]> {
-        encode(&(self.tensor.values)(), self.dtype).into()
-    }
-
-    fn data_len(&self) -> usize {
-        self.tensor.shape.iter().product::<usize>() * self.dtype.bytes()
-    }
-}
-
-/// Writes tensors to a safetensors file, atomically, with the metadata `{"format": "pt"}` that PEFT and transformers expect.
-///
-/// # Errors
-/// [`TensorFileError::Io`].
-pub fn write_tensors(
-    path: &Path,
-    tensors: &[NamedTensor<'_>],
-    dtype: FloatDtype,
-) -> Result<(), TensorFileError> {
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
-    let views = tensors.iter().map(|tensor| (&tensor.name, Encoded { tensor, dtype }));
-    replace_atomically(path, |temporary| {
-        safetensors::serialize_to_file(views, Some(metadata), temporary)
-            .map_err(|e| io::Error::other(e.to_string()))
-    })
-    .map_err(|source| TensorFileError::Io { path: path.into(), source })
-}
-
-fn encode(values: &[f32], dtype: FloatDtype) -> Vec<u8> {
-    match dtype {
-        FloatDtype::F32 => values.iter().flat_map(|v| v.to_le_bytes()).collect(),
-        FloatDtype::F16 => values.iter().flat_map(|&v| f16::from_f32(v).to_le_bytes()).collect(),
-        FloatDtype::Bf16 => values.iter().flat_map(|&v| bf16::from_f32(v).to_le_bytes()).collect(),
-    }
 }
 
 #[cfg(test)]

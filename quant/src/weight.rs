@@ -3,7 +3,7 @@
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
 
-use crate::QuantBackend;
+use crate::{QuantBackend, QuantFormat, Quantized};
 
 /// The weight `[d_out, d_in]` of a linear layer, in one of its forms.
 ///
@@ -12,6 +12,8 @@ use crate::QuantBackend;
 pub enum Weight<B: Backend> {
     /// Every element in the model's float type.
     Dense(Param<Tensor<B, 2>>),
+    /// NF4, FP4 or int8 codes with their scales; always frozen.
+    Quantized(Quantized<B>),
 }
 
 impl<B: Backend> Weight<B> {
@@ -24,29 +26,52 @@ impl<B: Backend> Weight<B> {
     pub fn dims(&self) -> [usize; 2] {
         match self {
             Self::Dense(weight) => weight.dims(),
+            Self::Quantized(weight) => weight.dims(),
         }
     }
 
-    /// Lets gradients reach the weight, or keeps them away.
+    /// The quantized form; `None` where the weight is dense.
+    pub fn format(&self) -> Option<QuantFormat> {
+        match self {
+            Self::Dense(_) => None,
+            Self::Quantized(weight) => Some(weight.format()),
+        }
+    }
+
+    /// Lets gradients reach the weight, or keeps them away. A quantized weight has no parameter and stays frozen
+    /// whatever is asked for; [`format`](Self::format) tells, and the trainer refuses to train such a model whole.
     pub fn set_trainable(self, trainable: bool) -> Self {
         match self {
             Self::Dense(weight) => Self::Dense(weight.map(|w| w.set_require_grad(trainable))),
+            Self::Quantized(weight) => Self::Quantized(weight),
         }
     }
 
-    /// The weight as a dense matrix `[d_out, d_in]`.
-    pub fn to_dense(&self) -> Tensor<B, 2> {
+    /// Bytes of memory for the weight.
+    pub fn memory(&self) -> usize {
         match self {
-            Self::Dense(weight) => weight.val(),
+            Self::Dense(weight) => {
+                weight.dims().iter().product::<usize>() * weight.val().dtype().size()
+            }
+            Self::Quantized(weight) => weight.memory(),
         }
     }
 }
 
 impl<B: QuantBackend> Weight<B> {
+    /// The weight as a dense matrix `[d_out, d_in]`.
+    pub fn to_dense(&self) -> Tensor<B, 2> {
+        match self {
+            Self::Dense(weight) => weight.val(),
+            Self::Quantized(weight) => B::dequantize_weight(weight),
+        }
+    }
+
     /// `x · Wᵀ`: `[tokens, d_in] -> [tokens, d_out]`.
     pub fn matmul(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         match self {
             Self::Dense(weight) => B::matmul_dense(x, weight.val()),
+            Self::Quantized(weight) => B::matmul_quantized(x, weight),
         }
     }
 }

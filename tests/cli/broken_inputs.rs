@@ -302,8 +302,8 @@ fn a_backend_that_is_not_built_in() {
 
 #[test]
 fn what_is_not_yet_available() {
-    let command_line = format!("{TRAIN} --set model.quant=nf4");
-    refused(1, &command_line, &["model.quant", "nf4", "not yet available"], |_| ());
+    let command_line = format!("{TRAIN} --set model.dtype=bf16");
+    refused(1, &command_line, &["model.dtype", "bf16", "not yet available"], |_| ());
 }
 
 #[test]

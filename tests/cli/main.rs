@@ -1,5 +1,6 @@
 //! End-to-end runs of the binary.
 
 mod broken_inputs;
+mod quantized_inputs;
 mod support;
 mod whole_jobs;

@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     // Any backend of Burn will do: the model is generic over it.
     let device = Default::default();
     let base = Base::open_path(Path::new(&folder))?;
-    let model = base.build::<Flex>(&device)?;
+    let model = base.build::<Flex>(None, &device)?;
 
     let prompt = base.tokenizer.render(&[Message::new("user", question)], None, true)?;
     let ids = base.tokenizer.encode(&prompt)?;

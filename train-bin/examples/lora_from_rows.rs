@@ -19,7 +19,7 @@ fn main() -> Result<()> {
     let folder = std::env::args().nth(1).unwrap_or(BUILTIN.into());
     let device = Default::default();
     let base = Base::open_path(Path::new(&folder))?;
-    let mut model = base.build::<Autodiff<Flex>>(&device)?;
+    let mut model = base.build::<Autodiff<Flex>>(None, &device)?;
 
     let targets = Targets::Names(vec!["q_proj".into(), "v_proj".into()]);
     let lora = LoraConfig { r: 8, alpha: 16.0, targets, ..LoraConfig::default() };

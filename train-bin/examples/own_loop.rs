@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     let folder = std::env::args().nth(1).unwrap_or(BUILTIN.into());
     let device = Default::default();
     let base = Base::open_path(Path::new(&folder))?;
-    let mut model = base.build::<Device>(&device)?;
+    let mut model = base.build::<Device>(None, &device)?;
     let lora = LoraConfig { r: 8, alpha: 16.0, ..LoraConfig::default() };
     inject(model.linears_mut(), &lora, 0, &device)?;
 

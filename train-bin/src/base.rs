@@ -2,12 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use burn::tensor::backend::Backend;
 use emberlm_data::{DataError, TextTokenizer};
 use emberlm_lora::peft::{AdapterFolder, PeftError};
 use emberlm_model::weights::{self, Checkpoint};
 use emberlm_model::{CausalLm, ConfigError, LoadError, ModelConfig};
 use emberlm_quant::tensor_file::FloatDtype;
+use emberlm_quant::{QuantBackend, Quantization};
 
 use crate::builtin;
 use crate::config::{ModelSource, shown};
@@ -121,16 +121,26 @@ impl Base {
         Ok(Self { config, config_text, tokenizer, name, weights })
     }
 
-    /// The model on a device, all frozen.
+    /// The model on a device, all frozen; its linear layers quantized, if asked for or stored so.
     ///
     /// # Errors
     /// [`BaseError::Load`].
-    pub fn build<B: Backend>(&self, device: &B::Device) -> Result<CausalLm<B>, BaseError> {
+    pub fn build<B: QuantBackend>(
+        &self,
+        quantization: Option<&Quantization>,
+        device: &B::Device,
+    ) -> Result<CausalLm<B>, BaseError> {
         match &self.weights {
             Weights::Checkpoint(checkpoint) => {
-                Ok(weights::from_checkpoint(&self.config, checkpoint, device)?)
+                Ok(weights::from_checkpoint(&self.config, checkpoint, quantization, device)?)
             }
-            Weights::Random { seed } => Ok(weights::random(&self.config, *seed, device)),
+            Weights::Random { seed } => {
+                let model = weights::random(&self.config, *seed, device);
+                Ok(match quantization {
+                    Some(quantization) => model.quantize(quantization),
+                    None => model,
+                })
+            }
         }
     }
 
@@ -138,12 +148,13 @@ impl Base {
     ///
     /// # Errors
     /// [`BaseError`].
-    pub fn build_with<B: Backend>(
+    pub fn build_with<B: QuantBackend>(
         &self,
         adapter: Option<&Path>,
+        quantization: Option<&Quantization>,
         device: &B::Device,
     ) -> Result<CausalLm<B>, BaseError> {
-        let mut model = self.build::<B>(device)?;
+        let mut model = self.build::<B>(quantization, device)?;
         if let Some(folder) = adapter {
             AdapterFolder::open(folder)?.apply(model.linears_mut(), device)?;
         }

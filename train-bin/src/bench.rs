@@ -12,7 +12,7 @@ use serde::Serialize;
 
 use crate::adamw::{AdamW, AdamWConfig};
 use crate::base::{Base, BaseError};
-use crate::config::Recompute;
+use crate::config::{Quant, Recompute};
 use crate::grads::Gradients;
 use crate::memory::peak_memory_mib;
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
@@ -30,6 +30,8 @@ pub struct BenchOptions {
     pub supervised: f64,
     /// What is kept for backward.
     pub recompute: Recompute,
+    /// How the base's linear layers are held; 4-bit ones with double quantization.
+    pub quant: Quant,
     /// Steps that are timed, after one that isn't.
     pub steps: usize,
 }
@@ -83,6 +85,8 @@ pub struct BenchReport {
     pub supervised: f64,
     /// What is kept for backward.
     pub recompute: String,
+    /// How the base's linear layers are held.
+    pub quant: String,
     /// Loss of the last step: it shows that something was computed.
     pub loss: f64,
 }
@@ -106,7 +110,7 @@ pub fn bench<A: TrainBackend>(
     options: &BenchOptions,
     device: &A::Device,
 ) -> Result<BenchReport, BenchError> {
-    let mut model = base.build::<A>(device)?;
+    let mut model = base.build::<A>(options.quant.quantization(true).as_ref(), device)?;
     let lora =
         LoraConfig { r: options.rank, alpha: 2.0 * options.rank as f64, ..LoraConfig::default() };
     inject(model.linears_mut(), &lora, 0, device)?;
@@ -153,6 +157,7 @@ pub fn bench<A: TrainBackend>(
         rank: options.rank,
         supervised: options.supervised,
         recompute: options.recompute.to_string(),
+        quant: options.quant.to_string(),
         loss,
     })
 }

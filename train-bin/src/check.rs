@@ -208,7 +208,7 @@ mod tests {
 
     fn first_step() -> (CausalLm<Device>, Gradients<NdArray<f32>>, Batch) {
         let base = builtin::base().unwrap();
-        let mut model = base.build::<Device>(&Default::default()).unwrap();
+        let mut model = base.build::<Device>(None, &Default::default()).unwrap();
         inject(model.linears_mut(), &LoraConfig::default(), 0, &Default::default()).unwrap();
         let rows = &builtin::train_rows().unwrap()[..1];
         let data = Dataset::build(rows, &base.tokenizer, &ExampleOptions::default()).unwrap();

@@ -7,6 +7,8 @@ use std::str::FromStr;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 
+use emberlm_quant::{QuantFormat, Quantization};
+
 use crate::config::{Backend, Choice, Dtype, Override, Quant, Recompute, Template, UnknownChoice};
 
 /// Fine-tune large language models: LoRA, QLoRA, full fine-tuning and continued pre-training.
@@ -50,6 +52,8 @@ pub enum Command {
     Chat(ChatArgs),
     /// Fold an adapter into its base model: a plain Hugging Face folder
     Merge(MergeArgs),
+    /// Quantize a model's linear layers: a folder that transformers and bitsandbytes load
+    Quantize(QuantizeArgs),
     /// Time whole training steps on synthetic tokens
     Bench(BenchArgs),
 }
@@ -75,6 +79,9 @@ pub struct BenchArgs {
     /// What is kept for backward
     #[arg(long, default_value_t, value_parser = choice::<Recompute>())]
     pub recompute: Recompute,
+    /// How the weights of the linear layers are held; none: as they are stored
+    #[arg(long, default_value_t, value_parser = choice::<Quant>())]
+    pub quant: Quant,
     /// Steps that are timed, after one that is not
     #[arg(long, value_name = "N", default_value = "5")]
     pub steps: NonZeroUsize,
@@ -168,6 +175,19 @@ pub struct ModelArgs {
     /// Dtype of weights and activations
     #[arg(long, default_value_t, value_parser = choice::<Dtype>())]
     pub dtype: Dtype,
+    /// How the weights of the linear layers are held; none: as they are stored
+    #[arg(long, default_value_t, value_parser = choice::<Quant>())]
+    pub quant: Quant,
+    /// With nf4 and fp4, hold the scales in f32 instead of quantizing them too
+    #[arg(long)]
+    pub no_double_quant: bool,
+}
+
+impl ModelArgs {
+    /// What the loader is asked to do.
+    pub fn quantization(&self) -> Option<Quantization> {
+        self.quant.quantization(!self.no_double_quant)
+    }
 }
 
 /// Loss and perplexity of a model on examples, over the supervised tokens.
@@ -176,9 +196,6 @@ pub struct EvalArgs {
     /// The model.
     #[command(flatten)]
     pub model: ModelArgs,
-    /// How the weights of the linear layers are stored
-    #[arg(long, default_value_t, value_parser = choice::<Quant>())]
-    pub quant: Quant,
     /// File with examples; may be given several times
     #[arg(long, required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub data: Vec<PathBuf>,
@@ -290,6 +307,31 @@ pub struct MergeArgs {
     /// Replace what is in the folder already
     #[arg(long)]
     pub force: bool,
+}
+
+/// Quantize a model's linear layers. Head, embeddings and norms stay dense, in the dtype they are stored in.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct QuantizeArgs {
+    /// Model, a Hugging Face folder
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub model: PathBuf,
+    /// Folder for the quantized model; it must be new or empty
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: PathBuf,
+    /// The form of the weights
+    #[arg(long = "type", value_name = "TYPE", default_value = "nf4", value_parser = quant_format)]
+    pub format: QuantFormat,
+    /// With nf4 and fp4, store the scales in f32 instead of quantizing them too
+    #[arg(long)]
+    pub no_double_quant: bool,
+    /// Layer that stays dense, such as `down_proj` or `layers.0`; may be given several times
+    #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
+    pub skip: Vec<String>,
+}
+
+fn quant_format(text: &str) -> Result<QuantFormat, String> {
+    let found = QuantFormat::ALL.into_iter().find(|format| format.name() == text);
+    found.ok_or_else(|| "expected nf4, fp4 or int8".into())
 }
 
 /// The dtype of merged files.
@@ -479,7 +521,7 @@ mod tests {
         };
         assert_eq!((args.batch_size.get(), args.max_length.get(), args.data.len()), (4, 2048, 2));
         assert_eq!(
-            (args.quant, args.format.as_str(), args.model.backend),
+            (args.model.quant, args.format.as_str(), args.model.backend),
             (Quant::Nf4, "auto", Backend::Auto)
         );
         assert_eq!(parse("eval --model m").unwrap_err().kind(), ErrorKind::MissingRequiredArgument);

@@ -33,6 +33,7 @@ fn main() -> ExitCode {
         Command::Chat(args) => command::generate::chat(&args),
         Command::Bench(args) => command::bench::run(&args),
         Command::Merge(args) => command::merge::run(&args),
+        Command::Quantize(args) => command::quantize::run(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

@@ -89,7 +89,7 @@ pub fn merge<B: ModelBackend>(
         return Err(MergeError::Taken { path: out.into() });
     }
     let dtype = dtype.unwrap_or(base.stored_dtype());
-    let adapted = base.build_with::<B>(Some(adapter), device)?;
+    let adapted = base.build_with::<B>(Some(adapter), None, device)?;
     let expected = sample_logits(&base.config, &adapted);
 
     let beside = beside(out);
@@ -119,7 +119,8 @@ pub fn merge<B: ModelBackend>(
     written
 }
 
-fn beside(out: &Path) -> PathBuf {
+/// Where a folder is made before it takes its place.
+pub(crate) fn beside(out: &Path) -> PathBuf {
     let mut name = out.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".{}.tmp", std::process::id()));
     out.with_file_name(name)

@@ -13,6 +13,7 @@ use emberlm_lora::peft::{AdapterFolder, PeftError};
 use emberlm_lora::walk::{ParamCount, count_params, set_trainable};
 use emberlm_lora::{InjectError, LoraConfig, Targets, inject};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
+use emberlm_quant::QuantFormat;
 use emberlm_quant::tensor_file::FloatDtype;
 use serde::Serialize;
 
@@ -22,7 +23,7 @@ use crate::base::{Base, BaseError};
 use crate::builtin;
 use crate::check::TrainError;
 use crate::config::{
-    self, Backend, Choice, DataSource, Dtype, Duration, LoraSection, LoraStart, Quant, RunConfig,
+    self, Backend, Choice, DataSource, Dtype, Duration, LoraSection, LoraStart, RunConfig,
     Template, Warmup,
 };
 use crate::evaluate::{Evaluation, evaluate};
@@ -127,6 +128,11 @@ pub enum RunError {
     /// A setting that this version can't follow yet.
     #[error("{key} = {value:?} is not yet available; use {instead:?}")]
     NotYet { key: &'static str, value: String, instead: &'static str },
+    /// A base that is stored quantized, to be trained whole.
+    #[error(
+        "{base} is stored as {format}, and quantized weights cannot be trained themselves. Add a section [lora], or train the dense model it was made from"
+    )]
+    QuantizedBase { base: String, format: QuantFormat },
     /// An epoch's share that makes no step.
     #[error(
         "train.epochs = {epochs} of {examples} examples is less than one example; ask for more epochs, or for train.steps"
@@ -167,10 +173,9 @@ pub fn run(
 
 fn refuse_what_is_not_yet(config: &RunConfig) -> Result<(), RunError> {
     let refuse = |key, value: String, instead| Err(RunError::NotYet { key, value, instead });
-    match (config.model.dtype, config.model.quant) {
-        (Dtype::F32, Quant::None) => Ok(()),
-        (Dtype::F32, quant) => refuse("model.quant", quant.to_string(), "none"),
-        (dtype, _) => refuse("model.dtype", dtype.to_string(), "f32"),
+    match config.model.dtype {
+        Dtype::F32 => Ok(()),
+        dtype => refuse("model.dtype", dtype.to_string(), "f32"),
     }
 }
 
@@ -345,9 +350,19 @@ impl Job for RunJob<'_, '_> {
     fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output {
         let Self { config, options, on_event, base, data, plan, backend } = self;
         let seed = config.train.seed;
-        let model = base.build::<A>(&device)?;
+        let quantization = config.model.quant.quantization(config.model.double_quant);
+        let model = base.build::<A>(quantization.as_ref(), &device)?;
+        let quantized = model.quantized();
+        if let (None, Some((_, weight))) = (&config.lora, quantized.first()) {
+            let (base, format) = (base.name.clone(), weight.format());
+            return Err(RunError::QuantizedBase { base, format });
+        }
+        // They are no parameters of the module, but they are of the model.
+        let frozen: usize =
+            quantized.iter().map(|(_, weight)| weight.dims().iter().product::<usize>()).sum();
         let (model, lora) = prepare(model, config.lora.as_ref(), seed, &device)?;
-        let count = count_params::<A, _>(&model);
+        let mut count = count_params::<A, _>(&model);
+        count.total += frozen;
         on_event(Event::Model { backend: backend.name(), count, plan });
         let mut report = Report {
             count,

@@ -3,6 +3,8 @@
 mod llama;
 mod qwen2;
 
+use emberlm_quant::bnb::BnbConfig;
+
 use crate::hf_config::{HfConfig, Reader};
 use crate::{Activation, ModelConfig};
 
@@ -26,10 +28,6 @@ pub(crate) fn model_config(hf: &HfConfig) -> Result<ModelConfig, Vec<String>> {
     };
     let mut reader = Reader { hf, faults: Vec::new() };
     let config = read(&mut reader);
-    if hf.quantization_config.as_ref().is_some_and(|q| !q.is_null()) {
-        let fault = "`quantization_config`: this checkpoint is quantized, expected a dense one (f32, f16 or bf16)";
-        reader.faults.push(fault.into());
-    }
     if reader.faults.is_empty() { Ok(config) } else { Err(reader.faults) }
 }
 
@@ -53,6 +51,14 @@ fn common(reader: &mut Reader<'_>) -> ModelConfig {
         reader.faults.push(format!("`hidden_act` is `{act}`, expected {}", Activation::NAMES));
         Activation::Silu
     });
+    let stored = hf.quantization_config.as_ref().filter(|value| !value.is_null());
+    let quantization = stored.and_then(|value| match BnbConfig::parse(value) {
+        Ok(stored) => Some(stored),
+        Err(faults) => {
+            reader.faults.extend(faults);
+            None
+        }
+    });
     ModelConfig {
         model_type: hf.model_type.clone().unwrap_or_default(),
         vocab_size: reader.required("vocab_size", hf.vocab_size),
@@ -73,5 +79,6 @@ fn common(reader: &mut Reader<'_>) -> ModelConfig {
         max_position_embeddings,
         initializer_range: hf.initializer_range.unwrap_or(0.02),
         eos_token_ids: hf.eos_token_id.as_ref().map(|ids| ids.to_vec()).unwrap_or_default(),
+        quantization,
     }
 }

@@ -15,6 +15,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         rank: args.rank.get(),
         supervised: args.supervised,
         recompute: args.recompute,
+        quant: args.quant,
         steps: args.steps.get(),
     };
     let other = args.compare_json.as_ref().map(|path| -> Result<Value> {

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use emberlm::backend::{Job, resolve, run_on};
 use emberlm::cli::EvalArgs;
-use emberlm::config::{Choice, Quant};
+use emberlm::config::Choice;
 use emberlm::run::{pad_id, read_all, template_choice};
 use emberlm::step::inputs;
 use emberlm::{Base, Evaluation, TrainBackend, evaluate};
@@ -14,13 +14,10 @@ use emberlm_model::{CausalLm, ModelBackend};
 use emberlm_quant::tensor_file::{FloatDtype, NamedTensor, write_tensors};
 use serde_json::json;
 
-use super::{WrongUsage, refuse_other_dtypes};
+use super::refuse_other_dtypes;
 
 pub(crate) fn run(args: &EvalArgs) -> Result<()> {
     refuse_other_dtypes(&args.model)?;
-    if args.quant != Quant::None {
-        bail!(WrongUsage(format!("--quant {} is not yet available; use none", args.quant)));
-    }
     let base = Base::open_path(&args.model.model)?;
     let mut rows = read_all(&args.data, args.format.parse()?)?;
     if let Some(limit) = args.limit {
@@ -71,7 +68,8 @@ impl Job for EvalJob<'_> {
 
     fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output {
         let Self { args, base, data } = self;
-        let model = base.build_with::<A::InnerBackend>(args.model.adapter.as_deref(), &device)?;
+        let (adapter, quantization) = (args.model.adapter.as_deref(), args.model.quantization());
+        let model = base.build_with::<A::InnerBackend>(adapter, quantization.as_ref(), &device)?;
         let batch_size = args.batch_size.get();
         if let Some(path) = &args.logits {
             write_logits(path, base, &model, data, batch_size)?;

@@ -76,7 +76,9 @@ fn with_model(args: &ModelArgs, base: &Base, work: impl WithGenerator) -> Result
         type Output = Result<()>;
         fn run<A: TrainBackend>(self, device: A::Device) -> Result<()> {
             let Self { args, base, work } = self;
-            let model = base.build_with::<A::InnerBackend>(args.adapter.as_deref(), &device)?;
+            let (adapter, quantization) = (args.adapter.as_deref(), args.quantization());
+            let model =
+                base.build_with::<A::InnerBackend>(adapter, quantization.as_ref(), &device)?;
             work.run::<A>(Generator::new(&model, &base.config, &base.tokenizer), base)
         }
     }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use emberlm_quant::{QuantFormat, Quantization};
 use serde::Serialize;
 
 /// A setting that is one of a few names. The name is what stands in the TOML file, on the command
@@ -128,6 +129,19 @@ pub enum Quant {
     Fp4,
     /// 8-bit integers.
     Int8,
+}
+
+impl Quant {
+    /// What the loader is asked to do; `None` where weights stay as they are.
+    pub fn quantization(self, double_quant: bool) -> Option<Quantization> {
+        let format = match self {
+            Self::None => return None,
+            Self::Nf4 => QuantFormat::Nf4,
+            Self::Fp4 => QuantFormat::Fp4,
+            Self::Int8 => QuantFormat::Int8,
+        };
+        Some(Quantization { double_quant, ..Quantization::new(format) })
+    }
 }
 
 impl Choice for Quant {

@@ -1,0 +1,94 @@
+//! A dense model to a quantized Hugging Face folder, as transformers and bitsandbytes load it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use emberlm_data::DataError;
+use emberlm_model::{LoadError, weights};
+use emberlm_quant::{QuantBackend, Quantization};
+
+use crate::base::{Base, BaseError};
+use crate::merge::beside;
+
+/// What quantizing came to.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QuantizeReport {
+    /// Layers that were quantized.
+    pub layers: usize,
+    /// Elements of their weights.
+    pub parameters: usize,
+    /// Bytes that codes and scales take.
+    pub bytes: usize,
+}
+
+/// Why quantizing failed.
+#[derive(Debug, thiserror::Error)]
+pub enum QuantizeError {
+    /// The model.
+    #[error(transparent)]
+    Base(#[from] BaseError),
+    /// Writing.
+    #[error(transparent)]
+    Model(#[from] LoadError),
+    /// The tokenizer's files.
+    #[error(transparent)]
+    Tokenizer(#[from] DataError),
+    /// The folder has something in it.
+    #[error("{}: the folder isn't empty. Name another", path.display())]
+    Taken {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// Every layer was to be skipped.
+    #[error("no layer is left to quantize; skipped are: {}", skipped.join(", "))]
+    NothingToDo {
+        /// What was skipped.
+        skipped: Vec<String>,
+    },
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Quantizes the linear layers of `base` and writes the model to `out`: beside it first, then in its place.
+///
+/// # Errors
+/// [`QuantizeError`]; `out` is then as it was.
+pub fn quantize<B: QuantBackend>(
+    base: &Base,
+    out: &Path,
+    quantization: &Quantization,
+    device: &B::Device,
+) -> Result<QuantizeReport, QuantizeError> {
+    let io = |source| QuantizeError::Io { path: out.into(), source };
+    if fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
+        return Err(QuantizeError::Taken { path: out.into() });
+    }
+    let model = base.build::<B>(Some(quantization), device)?;
+    let mut report = QuantizeReport { layers: 0, parameters: 0, bytes: 0 };
+    for (_, weight) in model.quantized() {
+        report.layers += 1;
+        report.parameters += weight.dims().iter().product::<usize>();
+        report.bytes += weight.memory();
+    }
+    if report.layers == 0 {
+        return Err(QuantizeError::NothingToDo { skipped: quantization.skip_modules.clone() });
+    }
+    let beside = beside(out);
+    let written = (|| {
+        weights::save(&beside, &model, &base.config_text, base.stored_dtype())?;
+        base.tokenizer.save(&beside)?;
+        fs::rename(&beside, out).map_err(io)
+    })();
+    if written.is_err() {
+        // The error above is the one to report.
+        let _ = fs::remove_dir_all(&beside);
+    }
+    written.map(|()| report)
+}
