@@ -1,7 +1,5 @@
 //! The backends that are built in, and the choice among them. The only place that asks which are.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use crate::config::Backend;
 use crate::step::TrainBackend;
 
@@ -45,31 +43,32 @@ pub enum BackendError {
 pub fn run_on<J: Job>(backend: Backend, job: J) -> Result<J::Output, BackendError> {
     match resolve(backend) {
         #[cfg(feature = "cpu")]
-        Backend::Flex => Ok(job.run::<Autodiff<burn_flex::Flex>>(Default::default())),
+        Backend::Flex => {
+            Ok(job.run::<burn::backend::Autodiff<burn_flex::Flex>>(Default::default()))
+        }
         #[cfg(feature = "cpu")]
-        Backend::NdArray => Ok(job.run::<Autodiff<burn_ndarray::NdArray<f32>>>(Default::default())),
+        Backend::NdArray => {
+            Ok(job.run::<burn::backend::Autodiff<burn_ndarray::NdArray<f32>>>(Default::default()))
+        }
         #[cfg(feature = "wgpu")]
-        Backend::Wgpu if wgpu_answers() => {
-            Ok(job.run::<Autodiff<burn_wgpu::Wgpu>>(Default::default()))
+        Backend::Wgpu if gpu::computes::<burn_wgpu::Wgpu>() => {
+            Ok(job.run::<burn::backend::Autodiff<burn_wgpu::Wgpu>>(Default::default()))
         }
         #[cfg(feature = "cuda")]
-        Backend::Cuda if cuda_answers() => {
-            Ok(job.run::<Autodiff<burn_cuda::Cuda>>(Default::default()))
+        Backend::Cuda if gpu::computes::<burn_cuda::Cuda>() => {
+            Ok(job.run::<burn::backend::Autodiff<burn_cuda::Cuda>>(Default::default()))
         }
         other => Err(refusal(other)),
     }
 }
 
-#[allow(unused_imports, reason = "a build without any backend refuses them all")]
-use burn::backend::Autodiff;
-
 /// The backend that `auto` stands for on this machine; any other stands for itself.
 pub fn resolve(backend: Backend) -> Backend {
     match backend {
         #[cfg(feature = "cuda")]
-        Backend::Auto if cuda_answers() => Backend::Cuda,
+        Backend::Auto if gpu::computes::<burn_cuda::Cuda>() => Backend::Cuda,
         #[cfg(feature = "wgpu")]
-        Backend::Auto if wgpu_has_gpu() => Backend::Wgpu,
+        Backend::Auto if gpu::wgpu_has_gpu() => Backend::Wgpu,
         Backend::Auto => Backend::Flex,
         chosen => chosen,
     }
@@ -94,44 +93,38 @@ fn refusal(backend: Backend) -> BackendError {
     BackendError::NotBuilt { name, built: built.join(", "), feature }
 }
 
-/// Whether `probe` comes back true. Drivers that are missing make CubeCL panic, which is an answer too.
-#[allow(dead_code, reason = "used by the GPU backends only")]
-fn answers(probe: impl FnOnce() -> bool) -> bool {
-    let hook = std::panic::take_hook();
-    std::panic::set_hook(Box::new(|_| {}));
-    let answer = catch_unwind(AssertUnwindSafe(probe)).unwrap_or(false);
-    std::panic::set_hook(hook);
-    answer
-}
+/// Asking for GPUs. Drivers that are missing make CubeCL panic, which is an answer too.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod gpu {
+    use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 
-#[cfg(feature = "wgpu")]
-fn wgpu_answers() -> bool {
-    use burn::tensor::Tensor;
-    answers(|| {
-        let one = Tensor::<burn_wgpu::Wgpu, 1>::ones([1], &Default::default());
-        (one * 2.0).into_data().iter::<f32>().eq([2.0])
-    })
-}
+    use burn::tensor::{Tensor, backend::Backend};
 
-/// Whether there is a real GPU: a software device is slower than the CPU backends, and is taken only when asked for.
-#[cfg(feature = "wgpu")]
-fn wgpu_has_gpu() -> bool {
-    use burn::tensor::backend::{Backend, Device};
-    use burn_wgpu::WgpuDevice;
-    let kinds =
-        [WgpuDevice::DiscreteGpu(0), WgpuDevice::IntegratedGpu(0), WgpuDevice::VirtualGpu(0)];
-    answers(|| {
-        kinds
-            .iter()
-            .any(|kind| burn_wgpu::Wgpu::<f32, i32, u32>::device_count(kind.to_id().type_id) > 0)
-    }) && wgpu_answers()
-}
+    /// Whether `probe` comes back true.
+    fn answers(probe: impl FnOnce() -> bool) -> bool {
+        let hook = take_hook();
+        set_hook(Box::new(|_| {}));
+        let answer = catch_unwind(AssertUnwindSafe(probe)).unwrap_or(false);
+        set_hook(hook);
+        answer
+    }
 
-#[cfg(feature = "cuda")]
-fn cuda_answers() -> bool {
-    use burn::tensor::Tensor;
-    answers(|| {
-        let one = Tensor::<burn_cuda::Cuda, 1>::ones([1], &Default::default());
-        (one * 2.0).into_data().iter::<f32>().eq([2.0])
-    })
+    /// Whether the backend's default device computes.
+    pub(super) fn computes<B: Backend>() -> bool {
+        answers(|| {
+            let one = Tensor::<B, 1>::ones([1], &Default::default());
+            (one * 2.0).into_data().iter::<f32>().eq([2.0])
+        })
+    }
+
+    /// Whether there is a real GPU: a software device is slower than the CPU backends, and is taken only when asked for.
+    #[cfg(feature = "wgpu")]
+    pub(super) fn wgpu_has_gpu() -> bool {
+        use burn::tensor::backend::Device;
+        use burn_wgpu::{Wgpu, WgpuDevice};
+        let kinds =
+            [WgpuDevice::DiscreteGpu(0), WgpuDevice::IntegratedGpu(0), WgpuDevice::VirtualGpu(0)];
+        let counted = |kind: &WgpuDevice| Wgpu::<f32, i32, u32>::device_count(kind.to_id().type_id);
+        answers(|| kinds.iter().any(|kind| counted(kind) > 0)) && computes::<Wgpu>()
+    }
 }

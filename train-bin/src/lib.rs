@@ -16,6 +16,7 @@ pub mod generate;
 pub mod grads;
 pub mod memory;
 pub mod merge;
+pub mod prepare;
 pub mod quantize;
 pub mod run;
 pub mod run_folder;

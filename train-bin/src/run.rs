@@ -17,10 +17,8 @@ use emberlm_quant::QuantFormat;
 use emberlm_quant::tensor_file::FloatDtype;
 use serde::Serialize;
 
-use crate::adamw::AdamWConfig;
 use crate::backend::{BackendError, Job, resolve, run_on};
 use crate::base::{Base, BaseError};
-use crate::builtin;
 use crate::check::TrainError;
 use crate::config::{
     self, Backend, Choice, DataSource, Dtype, Duration, LoraSection, LoraStart, RunConfig,
@@ -29,8 +27,8 @@ use crate::config::{
 use crate::evaluate::{Evaluation, evaluate};
 use crate::generate::{GenerateError, Generator, Sampling};
 use crate::memory::peak_memory_mib;
+use crate::prepare::{Data, plan, prepare};
 use crate::run_folder::{Product, RunFolder, RunFolderError};
-use crate::schedule::LearningRate;
 use crate::step::TrainBackend;
 use crate::train::{Flow, Plan, StepLog, train};
 
@@ -177,137 +175,6 @@ fn refuse_what_is_not_yet(config: &RunConfig) -> Result<(), RunError> {
         Dtype::F32 => Ok(()),
         dtype => refuse("model.dtype", dtype.to_string(), "f32"),
     }
-}
-
-/// The examples of a run.
-struct Data {
-    train: Dataset,
-    eval: Option<Dataset>,
-    prompts: Vec<String>,
-}
-
-impl Data {
-    fn read(config: &RunConfig, tokenizer: &TextTokenizer) -> Result<Self, RunError> {
-        let options = ExampleOptions {
-            max_length: Some(config.data.max_length),
-            template: template_choice(config.data.template),
-            ..ExampleOptions::default()
-        };
-        let format: Format = config.data.format.parse()?;
-        let (train, eval, prompts) = match &config.data.source {
-            DataSource::Builtin => {
-                (builtin::train_rows()?, builtin::heldout_rows()?, builtin::prompts())
-            }
-            DataSource::Files { train, eval } => {
-                (read_all(train, format)?, read_all(eval, format)?, Vec::new())
-            }
-        };
-        let eval = match eval.as_slice() {
-            [] => None,
-            rows => Some(Dataset::build(rows, tokenizer, &options)?),
-        };
-        Ok(Self { train: Dataset::build(train, tokenizer, &options)?, eval, prompts })
-    }
-}
-
-/// The data crate's name for a configured template.
-pub fn template_choice(template: Template) -> TemplateChoice {
-    match template {
-        Template::Auto => TemplateChoice::Auto,
-        Template::None => TemplateChoice::None,
-    }
-}
-
-/// The rows of several files, one after another.
-///
-/// # Errors
-/// [`DataError`] of the first file that can't be read.
-pub fn read_all(files: &[PathBuf], format: Format) -> Result<Vec<SourcedRow>, DataError> {
-    let mut rows = Vec::new();
-    for file in files {
-        rows.extend(read_rows(file, format)?);
-    }
-    Ok(rows)
-}
-
-/// Turns the configuration into numbers, for a data set of this many examples.
-fn plan(config: &RunConfig, examples: usize) -> Result<Plan, RunError> {
-    let train = &config.train;
-    let per_step = (train.micro_batch_size.get() * train.grad_accumulation.get()) as u64;
-    let (steps, total) = match train.duration {
-        Duration::Steps(steps) => (steps.get(), steps.get() * per_step),
-        Duration::Epochs(epochs) => {
-            let total = (epochs * examples as f64).round() as u64;
-            if total == 0 {
-                return Err(RunError::NoSteps { epochs, examples });
-            }
-            (total.div_ceil(per_step), total)
-        }
-    };
-    let warmup = match train.warmup {
-        Warmup::Steps(steps) => steps,
-        Warmup::Ratio(share) => (share * steps as f64).ceil() as u64,
-    };
-    let [beta1, beta2] = train.betas;
-    Ok(Plan {
-        steps,
-        examples: total,
-        micro_batch_size: train.micro_batch_size.get(),
-        grad_accumulation: train.grad_accumulation.get(),
-        learning_rate: LearningRate {
-            schedule: train.schedule,
-            peak: train.learning_rate,
-            floor: train.min_learning_rate,
-            warmup,
-            steps,
-        },
-        adamw: AdamWConfig { beta1, beta2, eps: train.eps, weight_decay: train.weight_decay },
-        max_grad_norm: train.max_grad_norm,
-        recompute: train.recompute,
-        seed: train.seed,
-        shuffle: config.data.shuffle,
-    })
-}
-
-/// Makes the model trainable as configured: adapters, or everything.
-fn prepare<A: TrainBackend>(
-    mut model: CausalLm<A>,
-    lora: Option<&LoraSection>,
-    seed: u64,
-    device: &A::Device,
-) -> Result<(CausalLm<A>, Option<LoraConfig>), RunError> {
-    let Some(lora) = lora else {
-        return Ok((set_trainable(model, |_| true), None));
-    };
-    let config = match &lora.start {
-        LoraStart::Fresh { r, alpha, target_modules, use_rslora } => {
-            let config = LoraConfig {
-                r: r.get(),
-                alpha: *alpha,
-                dropout: lora.dropout,
-                targets: match target_modules {
-                    config::Targets::AllLinear => Targets::AllLinear,
-                    config::Targets::Regex(pattern) => Targets::Regex(pattern.clone()),
-                    config::Targets::List(names) => Targets::Names(names.clone()),
-                },
-                use_rslora: *use_rslora,
-                ..LoraConfig::default()
-            };
-            inject(model.linears_mut(), &config, seed, device)?;
-            config
-        }
-        LoraStart::InitFrom(path) => {
-            let folder = AdapterFolder::open(path)?;
-            folder.apply(model.linears_mut(), device)?;
-            for named in model.linears_mut() {
-                if let Some(adapter) = &mut named.linear.adapter {
-                    adapter.dropout = lora.dropout;
-                }
-            }
-            LoraConfig { dropout: lora.dropout, ..folder.config }
-        }
-    };
-    Ok((model, Some(config)))
 }
 
 struct RunJob<'a, 'o> {
