@@ -163,7 +163,7 @@ impl TrainArgs {
 /// The model that a command uses, and how it is held.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct ModelArgs {
-    /// Model, a Hugging Face folder
+    /// Model, a Hugging Face folder, or `builtin`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub model: PathBuf,
     /// LoRA adapter for it, a PEFT folder such as a run folder
@@ -289,7 +289,7 @@ pub struct ChatArgs {
 /// called done.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct MergeArgs {
-    /// Base model, a Hugging Face folder
+    /// Base model, a Hugging Face folder, or `builtin`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub model: PathBuf,
     /// LoRA adapter for it, a PEFT folder such as a run folder
@@ -312,7 +312,7 @@ pub struct MergeArgs {
 /// Quantize a model's linear layers. Head, embeddings and norms stay dense, in the dtype they are stored in.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct QuantizeArgs {
-    /// Model, a Hugging Face folder
+    /// Model, a Hugging Face folder, or `builtin`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub model: PathBuf,
     /// Folder for the quantized model; it must be new or empty
