@@ -5,13 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use burn::module::AutodiffModule;
-use emberlm_data::{
-    DataError, Dataset, ExampleOptions, Format, Message, SourcedRow, Summary, TemplateChoice,
-    TextTokenizer, preview, read_rows,
-};
-use emberlm_lora::peft::{AdapterFolder, PeftError};
-use emberlm_lora::walk::{ParamCount, count_params, set_trainable};
-use emberlm_lora::{InjectError, LoraConfig, Targets, inject};
+use emberlm_data::{DataError, Message, Summary, TextTokenizer, preview};
+use emberlm_lora::InjectError;
+use emberlm_lora::peft::PeftError;
+use emberlm_lora::walk::{ParamCount, count_params};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
 use emberlm_quant::QuantFormat;
 use emberlm_quant::tensor_file::FloatDtype;
@@ -20,10 +17,7 @@ use serde::Serialize;
 use crate::backend::{BackendError, Job, resolve, run_on};
 use crate::base::{Base, BaseError};
 use crate::check::TrainError;
-use crate::config::{
-    self, Backend, Choice, DataSource, Dtype, Duration, LoraSection, LoraStart, RunConfig,
-    Template, Warmup,
-};
+use crate::config::{Backend, Choice, Dtype, RunConfig};
 use crate::evaluate::{Evaluation, evaluate};
 use crate::generate::{GenerateError, Generator, Sampling};
 use crate::memory::peak_memory_mib;
