@@ -41,9 +41,49 @@ pub fn replace_atomically(
     result
 }
 
+/// Writes the folder `path` by way of one beside it, and puts it in its place only when `write` has succeeded.
+///
+/// A folder that was there is moved aside first and removed last: whatever fails, it is there again afterwards.
+///
+/// # Errors
+/// What `write` returns, or what the file system says, as `E`.
+pub fn replace_folder<T, E: From<io::Error>>(
+    path: &Path,
+    write: impl FnOnce(&Path) -> Result<T, E>,
+) -> Result<T, E> {
+    let (temporary, aside) = (beside(path, "tmp"), beside(path, "old"));
+    let result = write(&temporary).and_then(|written| {
+        let was_there = path.exists();
+        if was_there {
+            fs::rename(path, &aside)?;
+        }
+        if let Err(error) = fs::rename(&temporary, path) {
+            if was_there {
+                fs::rename(&aside, path)?;
+            }
+            return Err(error.into());
+        }
+        sync_folder_of(path)?;
+        if was_there {
+            fs::remove_dir_all(&aside)?;
+        }
+        Ok(written)
+    });
+    if result.is_err() {
+        // The first error is the one to report; what was half-written is of no use to anybody.
+        let _ = fs::remove_dir_all(&temporary);
+    }
+    result
+}
+
 fn temporary_name(path: &Path) -> PathBuf {
+    beside(path, "tmp")
+}
+
+/// A name in the same folder that no other process uses.
+fn beside(path: &Path, what: &str) -> PathBuf {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
+    name.push(format!(".{}.{what}", std::process::id()));
     path.with_file_name(name)
 }
 
@@ -72,5 +112,41 @@ mod tests {
         assert!(result.is_err());
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_folder_is_replaced_whole_or_not_at_all() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("model");
+        let write = |text: &'static str, fails: bool| {
+            replace_folder(&path, |folder| {
+                fs::create_dir(folder)?;
+                fs::write(folder.join(text), text)?;
+                // The old one is untouched while the new one is being made.
+                assert_eq!(path.exists(), text != "first");
+                if fails { Err(io::Error::other("disk full")) } else { Ok(()) }
+            })
+        };
+        let files = || -> Vec<_> {
+            fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().file_name()).collect()
+        };
+        write("first", false).unwrap();
+        assert!(write("second", true).is_err());
+        assert_eq!(files(), ["first"]);
+        write("third", false).unwrap();
+        assert_eq!(files(), ["third"], "nothing of the old one is left in it");
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1, "nothing is left beside it");
+    }
+
+    #[test]
+    fn a_folder_that_was_never_made_takes_nobodys_place() {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("model");
+        fs::create_dir(&path).unwrap();
+        fs::write(path.join("mine"), "mine").unwrap();
+        // Writes nothing, so that putting it in place fails after the old one was moved aside.
+        assert!(replace_folder(&path, |_| Ok::<_, io::Error>(())).is_err());
+        assert_eq!(fs::read(path.join("mine")).unwrap(), b"mine");
+        assert_eq!(fs::read_dir(place.path()).unwrap().count(), 1);
     }
 }

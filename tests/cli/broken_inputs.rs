@@ -365,6 +365,27 @@ fn a_merge_into_a_folder_that_is_taken() {
 }
 
 #[test]
+fn a_forced_merge_that_fails_leaves_the_folder_as_it_was() {
+    let adapter = golden("adapters/lora-qv-qwen2");
+    let place = Place::new();
+    fs::create_dir(place.path("taken")).unwrap();
+    place.write("taken/notes.txt", "mine");
+    truncate_blocks(&place.path("model/model.safetensors"));
+    place.replace("model/config.json", "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 2");
+    let merge = "merge --model model --out taken --force --backend flex --adapter";
+    assert_eq!(place.run(&format!("{merge} {}", adapter.display())).status.code(), Some(1));
+    assert_eq!(place.read("taken/notes.txt"), "mine");
+
+    // And one that succeeds replaces all of it.
+    let place = Place::new();
+    fs::create_dir(place.path("taken")).unwrap();
+    place.write("taken/notes.txt", "mine");
+    place.succeed(&format!("{merge} {}", golden("adapters/lora-all").display()));
+    assert!(!place.path("taken/notes.txt").exists());
+    assert!(place.path("taken/model.safetensors").exists());
+}
+
+#[test]
 fn training_that_diverges() {
     let command_line = format!(
         "{TRAIN} --set train.learning_rate=1e30 --set train.steps=9 --set train.warmup_steps=0 --set train.max_grad_norm=0"

@@ -9,6 +9,7 @@ use emberlm_lora::random::{generator, unit};
 use emberlm_model::{
     CausalLm, Inputs, LoadError, ModelBackend, ModelConfig, SequenceBatch, weights,
 };
+use emberlm_quant::atomic_file::replace_folder;
 use emberlm_quant::tensor_file::FloatDtype;
 
 use crate::base::{Base, BaseError};
@@ -64,14 +65,9 @@ pub enum MergeError {
         /// The greatest that would be called rounding.
         allowed: f64,
     },
-    /// The file system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    /// The folder can't be put in its place.
+    #[error("the folder can't be put in its place: {0}")]
+    Io(#[from] io::Error),
 }
 
 /// Merges, writes beside, reads back, compares, and only then puts the folder in its place.
@@ -92,38 +88,17 @@ pub fn merge<B: ModelBackend>(
     let adapted = base.build_with::<B>(Some(adapter), None, device)?;
     let expected = sample_logits(&base.config, &adapted);
 
-    let beside = beside(out);
-    let io = |path: &Path| {
-        let path = path.to_path_buf();
-        move |source| MergeError::Io { path, source }
-    };
-    let written = (|| {
-        weights::save(&beside, &adapted.merge(), &base.config_text, dtype)?;
-        base.tokenizer.save(&beside)?;
-        let (config, merged) = weights::load::<B>(&beside, device)?;
+    replace_folder(out, |folder| {
+        weights::save(folder, &adapted.merge(), &base.config_text, dtype)?;
+        base.tokenizer.save(folder)?;
+        let (config, merged) = weights::load::<B>(folder, device)?;
         let difference = relative_difference(&sample_logits(&config, &merged), &expected);
         let allowed = allowed_difference(dtype);
         if difference.is_nan() || difference > allowed {
             return Err(MergeError::Differs { difference, allowed });
         }
-        if is_taken {
-            fs::remove_dir_all(out).map_err(io(out))?;
-        }
-        fs::rename(&beside, out).map_err(io(out))?;
         Ok(Merged { dtype, difference })
-    })();
-    if written.is_err() {
-        // The error above is the one to report.
-        let _ = fs::remove_dir_all(&beside);
-    }
-    written
-}
-
-/// Where a folder is made before it takes its place.
-pub(crate) fn beside(out: &Path) -> PathBuf {
-    let mut name = out.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".{}.tmp", std::process::id()));
-    out.with_file_name(name)
+    })
 }
 
 /// What rounding the weights to a dtype may do to logits; more means that something else is wrong.

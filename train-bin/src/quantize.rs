@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 
 use emberlm_data::DataError;
 use emberlm_model::{LoadError, weights};
+use emberlm_quant::atomic_file::replace_folder;
 use emberlm_quant::{QuantBackend, Quantization};
 
 use crate::base::{Base, BaseError};
-use crate::merge::beside;
 
 /// What quantizing came to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,14 +46,9 @@ pub enum QuantizeError {
         /// What was skipped.
         skipped: Vec<String>,
     },
-    /// The file system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The folder.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
+    /// The folder can't be put in its place.
+    #[error("the folder can't be put in its place: {0}")]
+    Io(#[from] io::Error),
 }
 
 /// Quantizes the linear layers of `base` and writes the model to `out`: beside it first, then in its place.
@@ -66,7 +61,6 @@ pub fn quantize<B: QuantBackend>(
     quantization: &Quantization,
     device: &B::Device,
 ) -> Result<QuantizeReport, QuantizeError> {
-    let io = |source| QuantizeError::Io { path: out.into(), source };
     if fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
         return Err(QuantizeError::Taken { path: out.into() });
     }
@@ -80,15 +74,9 @@ pub fn quantize<B: QuantBackend>(
     if report.layers == 0 {
         return Err(QuantizeError::NothingToDo { skipped: quantization.skip_modules.clone() });
     }
-    let beside = beside(out);
-    let written = (|| {
-        weights::save(&beside, &model, &base.config_text, base.stored_dtype())?;
-        base.tokenizer.save(&beside)?;
-        fs::rename(&beside, out).map_err(io)
-    })();
-    if written.is_err() {
-        // The error above is the one to report.
-        let _ = fs::remove_dir_all(&beside);
-    }
-    written.map(|()| report)
+    replace_folder(out, |folder| {
+        weights::save(folder, &model, &base.config_text, base.stored_dtype())?;
+        Ok(base.tokenizer.save(folder)?)
+    })
+    .map(|()| report)
 }
