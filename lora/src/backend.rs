@@ -89,16 +89,3 @@ mod cube {
     }
     impl<B: FusionBackend + LoraBackend> LoraBackend for Fusion<B> {}
 }
-
-/// Takes a tensor of any rank to `[tokens, features]`, `f` to `[tokens, d_out]`, and back to the rank it had.
-pub(crate) fn over_tokens<B: Backend, const D: usize>(
-    x: Tensor<B, D>,
-    d_out: usize,
-    f: impl FnOnce(Tensor<B, 2>) -> Tensor<B, 2>,
-) -> Tensor<B, D> {
-    let mut dims = x.dims();
-    let d_in = dims[D - 1];
-    let tokens = dims[..D - 1].iter().product();
-    dims[D - 1] = d_out;
-    f(x.reshape([tokens, d_in])).reshape(dims)
-}

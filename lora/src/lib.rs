@@ -1,9 +1,9 @@
 //! LoRA: low-rank adapters beside the linear layers of a model.
 //!
 //! ```text
-//!                 ┌── weight [d_out, d_in] (frozen, any form) ──────────────┐
-//!   x [.., d_in] ─┤                                                         ├─(+)─ bias ─► [.., d_out]
-//!                 └── dropout ── A [r, d_in] ── B [d_out, r] ── × scaling ──┘
+//!                     ┌── weight [d_out, d_in] (frozen, any form) ──────────────┐
+//!   x [tokens, d_in] ─┤                                                         ├─(+)─ bias ─► [tokens, d_out]
+//!                     └── dropout ── A [r, d_in] ── B [d_out, r] ── × scaling ──┘
 //! ```
 //!
 //! [`Linear`] is that picture. [`inject`] gives adapters to the linears that a [`LoraConfig`] names, after the base is

@@ -4,7 +4,6 @@ use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_quant::{QuantBackend, Weight};
 
-use crate::backend::over_tokens;
 use crate::{Adapter, DropoutKey, LoraBackend};
 
 /// A linear layer. Each of its parts varies by itself.
@@ -56,23 +55,16 @@ impl<B: QuantBackend> Linear<B> {
 }
 
 impl<B: LoraBackend> Linear<B> {
-    /// `[.., d_in] -> [.., d_out]`. `dropout` is given in training only.
-    pub fn forward<const D: usize>(
-        &self,
-        x: Tensor<B, D>,
-        dropout: Option<&DropoutKey>,
-    ) -> Tensor<B, D> {
-        let [d_out, _] = self.dims();
-        over_tokens(x, d_out, |x| {
-            let base = self.weight.matmul(x.clone());
-            let y = match &self.adapter {
-                Some(adapter) => adapter.add_to(base, x, dropout),
-                None => base,
-            };
-            match &self.bias {
-                Some(bias) => y + bias.val().unsqueeze(),
-                None => y,
-            }
-        })
+    /// `[tokens, d_in] -> [tokens, d_out]`. `dropout` is given in training only.
+    pub fn forward(&self, x: Tensor<B, 2>, dropout: Option<&DropoutKey>) -> Tensor<B, 2> {
+        let base = self.weight.matmul(x.clone());
+        let y = match &self.adapter {
+            Some(adapter) => adapter.add_to(base, x, dropout),
+            None => base,
+        };
+        match &self.bias {
+            Some(bias) => y + bias.val().unsqueeze(),
+            None => y,
+        }
     }
 }

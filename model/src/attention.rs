@@ -24,18 +24,18 @@ pub struct Attention<B: Backend> {
 }
 
 impl<B: ModelBackend> Attention<B> {
-    /// `[batch, seq, hidden] -> [batch, seq, hidden]`.
+    /// `[batch · seq, hidden] -> [batch · seq, hidden]`.
     pub(crate) fn forward(
         &self,
-        x: Tensor<B, 3>,
+        x: Tensor<B, 2>,
         inputs: &Inputs<B>,
         cache: Option<&mut LayerCache<B>>,
         dropout: Option<&DropoutKey>,
-    ) -> Tensor<B, 3> {
-        let [batch, seq, _] = x.dims();
-        let heads = |x: Tensor<B, 3>| {
-            let [_, _, features] = x.dims();
-            x.reshape([batch, seq, features / self.head_dim, self.head_dim]).swap_dims(1, 2)
+    ) -> Tensor<B, 2> {
+        let [batch, seq] = inputs.ids.dims();
+        let heads = |x: Tensor<B, 2>| {
+            let [_, features] = x.dims();
+            B::split_heads(x, [batch, features / self.head_dim, seq, self.head_dim])
         };
         let q = heads(self.q_proj.forward(x.clone(), dropout));
         let k = heads(self.k_proj.forward(x.clone(), dropout));
@@ -49,7 +49,7 @@ impl<B: ModelBackend> Attention<B> {
         let scale = 1.0 / (self.head_dim as f64).sqrt();
         let y = B::causal_attention(q, k, v, inputs.mask(self.window), scale);
         let [_, heads, _, head_dim] = y.dims();
-        let y = y.swap_dims(1, 2).reshape([batch, seq, heads * head_dim]);
+        let y = y.swap_dims(1, 2).reshape([batch * seq, heads * head_dim]);
         self.o_proj.forward(y, dropout)
     }
 }

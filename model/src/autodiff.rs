@@ -3,16 +3,23 @@
 //! Each forward runs on the inner backend, with its kernel; each backward calls the `_backward` of
 //! [`ModelBackend`], again on the inner backend. What is saved: rms_norm its input; rotate_half the angles; gated its two
 //! inputs; attention q, k, v, output and one number a query; cross-entropy its gradient, made together with the loss.
+//!
+//! The `_recomputed` forms are "memory-bound" in Burn's words: with
+//! [`BalancedCheckpointing`](burn_autodiff::checkpoint::strategy::BalancedCheckpointing) their outputs are made again
+//! when the first operation asks for them in backward, and dropped after the last.
 
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::{FloatTensor, IntTensor};
 use burn::tensor::{Int, Tensor, TensorPrimitive};
 use burn_autodiff::checkpoint::base::Checkpointer;
+use burn_autodiff::checkpoint::retro_forward::RetroForward;
+use burn_autodiff::checkpoint::state::BackwardStates;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
-use burn_autodiff::ops::{Backward, Ops, OpsKind};
+use burn_autodiff::ops::{Backward, ComputePropertyDone, Ops, OpsKind, OpsPrep};
 use burn_autodiff::{Autodiff, NodeId};
 
 use crate::backend::AttentionGradients;
@@ -21,15 +28,38 @@ use crate::{Activation, AttentionMask, ModelBackend};
 impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
     fn rms_norm(x: Tensor<Self, 2>, weight: Tensor<Self, 1>, eps: f64) -> Tensor<Self, 2> {
         let (x, weight) = (primitive(x), primitive(weight));
-        let forward = |x, weight| primitive(B::rms_norm(tensor(x), tensor(weight), eps));
         let node = RmsNorm.prepare::<C>([x.node.clone(), weight.node.clone()]).compute_bound();
+        norm_node(node, x, weight, eps)
+    }
+
+    fn rms_norm_recomputed(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        eps: f64,
+    ) -> Tensor<Self, 2> {
+        let (x, weight) = (primitive(x), primitive(weight));
+        let again = NormAgain::<B> { x: x.node.id, weight: weight.primitive.clone(), eps };
+        let node = RmsNorm.prepare::<C>([x.node.clone(), weight.node.clone()]);
+        // The weight lies in `again`: as a parent, a frozen one would forbid that the output is made again.
+        let node = node.memory_bound().retro_forward(again).parents([&x]);
+        norm_node(node, x, weight, eps)
+    }
+
+    fn residual(x: Tensor<Self, 3>, y: Tensor<Self, 2>) -> Tensor<Self, 3> {
+        let dims = y.dims();
+        let (x, y) = (primitive(x), primitive(y));
+        let node = Residual.prepare::<C>([x.node.clone(), y.node.clone()]).compute_bound();
+        let sum = primitive(B::residual(tensor(x.primitive), tensor(y.primitive)));
         tensor(match node.stateful() {
-            OpsKind::Tracked(mut prep) => {
-                let state = (prep.checkpoint(&x), prep.checkpoint(&weight), eps);
-                prep.finish(state, forward(x.primitive, weight.primitive))
-            }
-            OpsKind::UnTracked(prep) => prep.finish(forward(x.primitive, weight.primitive)),
+            OpsKind::Tracked(prep) => prep.finish(dims, sum),
+            OpsKind::UnTracked(prep) => prep.finish(sum),
         })
+    }
+
+    fn split_heads(x: Tensor<Self, 2>, dims: [usize; 4]) -> Tensor<Self, 4> {
+        let x = primitive(x);
+        let node = SplitHeads.prepare::<C>([x.node.clone()]).compute_bound();
+        tensor(node.stateless(primitive(B::split_heads(tensor(x.primitive), dims))))
     }
 
     fn rotate_half(
@@ -56,15 +86,25 @@ impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
         activation: Activation,
     ) -> Tensor<Self, 2> {
         let (gate, up) = (primitive(gate), primitive(up));
-        let forward = |gate, up| primitive(B::gated(tensor(gate), tensor(up), activation));
         let node = Gated.prepare::<C>([gate.node.clone(), up.node.clone()]).compute_bound();
-        tensor(match node.stateful() {
-            OpsKind::Tracked(mut prep) => {
-                let state = (prep.checkpoint(&gate), prep.checkpoint(&up), activation);
-                prep.finish(state, forward(gate.primitive, up.primitive))
-            }
-            OpsKind::UnTracked(prep) => prep.finish(forward(gate.primitive, up.primitive)),
-        })
+        gated_node(node, gate, up, activation)
+    }
+
+    fn gated_recomputed(
+        gate: Tensor<Self, 2>,
+        up: Tensor<Self, 2>,
+        activation: Activation,
+    ) -> Tensor<Self, 2> {
+        let (gate, up) = (primitive(gate), primitive(up));
+        let again = GatedAgain::<B> {
+            gate: gate.node.id,
+            up: up.node.id,
+            activation,
+            backend: PhantomData,
+        };
+        let node = Gated.prepare::<C>([gate.node.clone(), up.node.clone()]);
+        let node = node.memory_bound().retro_forward(again).parents([&gate, &up]);
+        gated_node(node, gate, up, activation)
     }
 
     fn causal_attention(
@@ -109,6 +149,108 @@ impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
                 prep.finish(primitive(B::cross_entropy_sum(logits, targets)))
             }
         })
+    }
+}
+
+/// A node whose backward is `Op`, ready for its state.
+type Node<Op, B, State, C, const N: usize> = OpsPrep<Op, B, State, C, N, ComputePropertyDone>;
+
+fn norm_node<B: ModelBackend, C: CheckpointStrategy>(
+    node: Node<RmsNorm, B, (NodeId, NodeId, f64), C, 2>,
+    x: FloatTensor<Autodiff<B, C>>,
+    weight: FloatTensor<Autodiff<B, C>>,
+    eps: f64,
+) -> Tensor<Autodiff<B, C>, 2> {
+    let forward = |x, weight| primitive(B::rms_norm(tensor(x), tensor(weight), eps));
+    tensor(match node.stateful() {
+        OpsKind::Tracked(mut prep) => {
+            let state = (prep.checkpoint(&x), prep.checkpoint(&weight), eps);
+            prep.finish(state, forward(x.primitive, weight.primitive))
+        }
+        OpsKind::UnTracked(prep) => prep.finish(forward(x.primitive, weight.primitive)),
+    })
+}
+
+fn gated_node<B: ModelBackend, C: CheckpointStrategy>(
+    node: Node<Gated, B, (NodeId, NodeId, Activation), C, 2>,
+    gate: FloatTensor<Autodiff<B, C>>,
+    up: FloatTensor<Autodiff<B, C>>,
+    activation: Activation,
+) -> Tensor<Autodiff<B, C>, 2> {
+    let forward = |gate, up| primitive(B::gated(tensor(gate), tensor(up), activation));
+    tensor(match node.stateful() {
+        OpsKind::Tracked(mut prep) => {
+            let state = (prep.checkpoint(&gate), prep.checkpoint(&up), activation);
+            prep.finish(state, forward(gate.primitive, up.primitive))
+        }
+        OpsKind::UnTracked(prep) => prep.finish(forward(gate.primitive, up.primitive)),
+    })
+}
+
+/// How the output of a norm is made again.
+#[derive(Debug)]
+struct NormAgain<B: Backend> {
+    x: NodeId,
+    weight: FloatTensor<B>,
+    eps: f64,
+}
+
+impl<B: ModelBackend> RetroForward for NormAgain<B> {
+    fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
+        let x = tensor(states.get_state::<FloatTensor<B>>(&self.x));
+        let out = B::rms_norm(x, tensor(self.weight.clone()), self.eps);
+        states.save(out_node, primitive(out));
+    }
+}
+
+/// How the output of a gated feed-forward is made again.
+#[derive(Debug)]
+struct GatedAgain<B: Backend> {
+    gate: NodeId,
+    up: NodeId,
+    activation: Activation,
+    backend: PhantomData<B>,
+}
+
+impl<B: ModelBackend> RetroForward for GatedAgain<B> {
+    fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
+        let gate = tensor(states.get_state::<FloatTensor<B>>(&self.gate));
+        let up = tensor(states.get_state::<FloatTensor<B>>(&self.up));
+        states.save(out_node, primitive(B::gated(gate, up, self.activation)));
+    }
+}
+
+#[derive(Debug)]
+struct Residual;
+
+impl<B: ModelBackend> Backward<B, 2> for Residual {
+    type State = [usize; 2];
+
+    fn backward(self, ops: Ops<Self::State, 2>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad: Tensor<B, 3> = tensor(grads.consume::<B>(&ops.node));
+        let [x_node, y_node] = ops.parents;
+        if let Some(node) = y_node {
+            grads.register::<B>(node.id, primitive(grad.clone().reshape(ops.state)));
+        }
+        if let Some(node) = x_node {
+            grads.register::<B>(node.id, primitive(grad));
+        }
+    }
+}
+
+#[derive(Debug)]
+struct SplitHeads;
+
+impl<B: ModelBackend> Backward<B, 1> for SplitHeads {
+    type State = ();
+
+    fn backward(self, ops: Ops<(), 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad: Tensor<B, 4> = tensor(grads.consume::<B>(&ops.node));
+        let [batch, heads, seq, head_dim] = grad.dims();
+        if let [Some(node)] = ops.parents {
+            let d_x = grad.swap_dims(1, 2).reshape([batch * seq, heads * head_dim]);
+            grads.register::<B>(node.id, primitive(d_x));
+        }
     }
 }
 
@@ -225,8 +367,7 @@ impl<B: ModelBackend> Backward<B, 1> for CrossEntropy {
     fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
         let grad: Tensor<B, 1> = tensor(grads.consume::<B>(&ops.node));
         if let [Some(node)] = ops.parents {
-            let d_logits: Tensor<B, 2> = tensor(ops.state);
-            grads.register::<B>(node.id, primitive(d_logits * grad.unsqueeze()));
+            grads.register::<B>(node.id, primitive(B::scaled(tensor(ops.state), grad)));
         }
     }
 }

@@ -31,6 +31,33 @@ pub trait ModelBackend: LoraBackend {
         portable::rms_norm_backward(x, weight, grad, eps)
     }
 
+    /// As [`rms_norm`](Self::rms_norm). Under autodiff the output isn't kept for the operations that need it in
+    /// backward: it is made again from `x` there, which costs no matrix product.
+    fn rms_norm_recomputed(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        eps: f64,
+    ) -> Tensor<Self, 2> {
+        Self::rms_norm(x, weight, eps)
+    }
+
+    /// The residual stream with what a block adds to it: `x` `[batch, seq, features]`, `y` `[batch · seq, features]`.
+    ///
+    /// A node of its own under autodiff, because Burn's sum is one that is made again in backward, and would ask for
+    /// every sum below it.
+    fn residual(x: Tensor<Self, 3>, y: Tensor<Self, 2>) -> Tensor<Self, 3> {
+        let dims = x.dims();
+        x + y.reshape(dims)
+    }
+
+    /// Sets the heads of each token apart: `[batch · seq, heads · head_dim] -> [batch, heads, seq, head_dim]`, a view.
+    ///
+    /// A node of its own under autodiff, because Burn's views keep what they look at until backward.
+    fn split_heads(x: Tensor<Self, 2>, dims: [usize; 4]) -> Tensor<Self, 4> {
+        let [batch, heads, seq, head_dim] = dims;
+        x.reshape([batch, seq, heads, head_dim]).swap_dims(1, 2)
+    }
+
     /// Rotates the halves of each head's features: `(a, b) -> (a·cos − b·sin, b·cos + a·sin)`. Its gradient is the
     /// rotation by `-sin`.
     ///
@@ -50,6 +77,16 @@ pub trait ModelBackend: LoraBackend {
         activation: Activation,
     ) -> Tensor<Self, 2> {
         portable::gated(gate, up, activation)
+    }
+
+    /// As [`gated`](Self::gated). Under autodiff the output isn't kept for the operations that need it in backward: it
+    /// is made again from `gate` and `up`.
+    fn gated_recomputed(
+        gate: Tensor<Self, 2>,
+        up: Tensor<Self, 2>,
+        activation: Activation,
+    ) -> Tensor<Self, 2> {
+        Self::gated(gate, up, activation)
     }
 
     /// The gradients of [`gated`](Self::gated) by `gate` and by `up`.
@@ -117,6 +154,11 @@ pub trait ModelBackend: LoraBackend {
         targets: Tensor<Self, 1, Int>,
     ) -> Tensor<Self, 1> {
         portable::cross_entropy_sum(logits, targets)
+    }
+
+    /// `x · factor`, one factor for all: `[rows, columns]` and `[1]`.
+    fn scaled(x: Tensor<Self, 2>, factor: Tensor<Self, 1>) -> Tensor<Self, 2> {
+        x * factor.unsqueeze()
     }
 
     /// As [`cross_entropy_sum`](Self::cross_entropy_sum), with the gradient by `logits`, `softmax(logits) − onehot(target)`.

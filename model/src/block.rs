@@ -68,9 +68,11 @@ impl<B: ModelBackend> DecoderLayer<B> {
         cache: Option<&mut LayerCache<B>>,
         dropout: Option<&DropoutKey>,
     ) -> Tensor<B, 3> {
-        let normed = self.input_layernorm.forward(x.clone());
-        let x = x + self.self_attn.forward(normed, inputs, cache, dropout);
-        let normed = self.post_attention_layernorm.forward(x.clone());
-        x + self.mlp.forward(normed, dropout)
+        let [batch, seq, hidden] = x.dims();
+        let tokens = |x: &Tensor<B, 3>| x.clone().reshape([batch * seq, hidden]);
+        let normed = self.input_layernorm.forward(tokens(&x), inputs.keep);
+        let x = B::residual(x, self.self_attn.forward(normed, inputs, cache, dropout));
+        let normed = self.post_attention_layernorm.forward(tokens(&x), inputs.keep);
+        B::residual(x, self.mlp.forward(normed, inputs.keep, dropout))
     }
 }

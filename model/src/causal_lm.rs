@@ -5,7 +5,7 @@ use burn::tensor::{Int, Tensor, backend::Backend};
 use emberlm_lora::{DropoutKey, Linear, NamedLinear};
 use emberlm_quant::{QuantBackend, Quantization, Quantized, QuantizedMatrix, Weight};
 
-use crate::{DecoderLayer, Inputs, KvCache, ModelBackend, RmsNorm};
+use crate::{DecoderLayer, Inputs, Keep, KvCache, ModelBackend, RmsNorm};
 
 /// A decoder-only language model.
 ///
@@ -138,7 +138,7 @@ impl<B: ModelBackend> CausalLm<B> {
 
     /// Final norm and head: `[rows, hidden] -> [rows, vocab]`.
     pub fn head(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
-        let normed = self.model.norm.forward(hidden);
+        let normed = self.model.norm.forward(hidden, Keep::All);
         match &self.lm_head {
             Some(head) => head.forward(normed, None),
             None => B::matmul_dense(normed, self.model.embed_tokens.weight.val()),

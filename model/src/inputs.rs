@@ -23,6 +23,17 @@ pub struct SequenceBatch<'a> {
     pub segments: &'a [u32],
 }
 
+/// What a forward pass under autodiff keeps for backward. The gradients are the same, to the last bit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Keep {
+    /// Every input of an operation that has a gradient.
+    #[default]
+    All,
+    /// What is costly to make. The outputs of norms and of the gated feed-forward are made again in backward; no matrix
+    /// product is. Takes effect on `Autodiff<B, BalancedCheckpointing>`; elsewhere it is [`All`](Self::All).
+    Costly,
+}
+
 /// A [`SequenceBatch`] on a device, with all that depends on it and not on the block: made once a forward pass.
 #[derive(Debug, Clone)]
 pub struct Inputs<B: Backend> {
@@ -32,6 +43,8 @@ pub struct Inputs<B: Backend> {
     pub cos: Tensor<B, 4>,
     /// `[rows, 1, seq, head_dim / 2]`.
     pub sin: Tensor<B, 4>,
+    /// What is kept for backward.
+    pub keep: Keep,
     /// One mask for each window that blocks of the model use.
     masks: Vec<Arc<AttentionMask>>,
 }
@@ -78,8 +91,14 @@ impl<B: Backend> Inputs<B> {
             ids: index_tensor(ids.iter().map(|&id| id as usize), [rows, seq], device),
             cos: float_tensor(table.cos, shape, device),
             sin: float_tensor(table.sin, shape, device),
+            keep: Keep::default(),
             masks,
         }
+    }
+
+    /// The same, keeping `keep` for backward.
+    pub fn keeping(self, keep: Keep) -> Self {
+        Self { keep, ..self }
     }
 
     /// The mask for blocks with this window.

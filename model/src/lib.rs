@@ -31,7 +31,7 @@ pub use backend::{AttentionGradients, ModelBackend};
 pub use block::DecoderLayer;
 pub use causal_lm::{CausalLm, Decoder, Embedding};
 pub use config::{ConfigError, ModelConfig, RopeConfig, RopeKind};
-pub use inputs::{AttentionMask, Inputs, SequenceBatch};
+pub use inputs::{AttentionMask, Inputs, Keep, SequenceBatch};
 pub use kv_cache::KvCache;
 pub use loss::cross_entropy_sum;
 pub use mlp::Mlp;

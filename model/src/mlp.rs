@@ -4,7 +4,7 @@ use burn::module::Module;
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_lora::{DropoutKey, Linear};
 
-use crate::{Activation, ModelBackend};
+use crate::{Activation, Keep, ModelBackend};
 
 /// `down(activation(gate(x)) · up(x))`.
 #[derive(Module, Debug)]
@@ -20,13 +20,19 @@ pub struct Mlp<B: Backend> {
 }
 
 impl<B: ModelBackend> Mlp<B> {
-    /// `[batch, seq, hidden] -> [batch, seq, hidden]`.
-    pub fn forward(&self, x: Tensor<B, 3>, dropout: Option<&DropoutKey>) -> Tensor<B, 3> {
-        let [batch, seq, hidden] = x.dims();
-        let x = x.reshape([batch * seq, hidden]);
+    /// `[tokens, hidden] -> [tokens, hidden]`.
+    pub fn forward(
+        &self,
+        x: Tensor<B, 2>,
+        keep: Keep,
+        dropout: Option<&DropoutKey>,
+    ) -> Tensor<B, 2> {
         let gate = self.gate_proj.forward(x.clone(), dropout);
         let up = self.up_proj.forward(x, dropout);
-        let inner = B::gated(gate, up, self.activation);
-        self.down_proj.forward(inner, dropout).reshape([batch, seq, hidden])
+        let inner = match keep {
+            Keep::All => B::gated(gate, up, self.activation),
+            Keep::Costly => B::gated_recomputed(gate, up, self.activation),
+        };
+        self.down_proj.forward(inner, dropout)
     }
 }

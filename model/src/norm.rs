@@ -3,7 +3,7 @@
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
 
-use crate::ModelBackend;
+use crate::{Keep, ModelBackend};
 
 /// `x / √(mean(x²) + eps) · weight`.
 #[derive(Module, Debug)]
@@ -21,11 +21,11 @@ impl<B: Backend> RmsNorm<B> {
 }
 
 impl<B: ModelBackend> RmsNorm<B> {
-    /// `[.., features] -> [.., features]`.
-    pub fn forward<const D: usize>(&self, x: Tensor<B, D>) -> Tensor<B, D> {
-        let dims = x.dims();
-        let features = dims[D - 1];
-        let rows = dims[..D - 1].iter().product();
-        B::rms_norm(x.reshape([rows, features]), self.weight.val(), self.eps).reshape(dims)
+    /// `[tokens, features] -> [tokens, features]`. Whether the output is kept for backward, `keep` says.
+    pub fn forward(&self, x: Tensor<B, 2>, keep: Keep) -> Tensor<B, 2> {
+        match keep {
+            Keep::All => B::rms_norm(x, self.weight.val(), self.eps),
+            Keep::Costly => B::rms_norm_recomputed(x, self.weight.val(), self.eps),
+        }
     }
 }

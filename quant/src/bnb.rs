@@ -206,7 +206,7 @@ impl<'a> Checker<'a, '_> {
         };
         let state = file.read_bytes(&key).map_err(|e| e.to_string());
         let state = state.and_then(|bytes| {
-            serde_json::from_slice::<QuantState>(bytes).map_err(|e| {
+            serde_json::from_slice::<QuantState>(&bytes).map_err(|e| {
                 format!("{key}: expected JSON with quant_type, blocksize and shape: {e}")
             })
         });
@@ -332,7 +332,7 @@ impl StoredMatrix {
             file_of(name).ok_or_else(missing)
         };
         let floats = |name: String| file(&name)?.read_f32(&name);
-        let bytes = |name: &str| Ok::<_, TensorFileError>(file(name)?.read_bytes(name)?.to_vec());
+        let bytes = |name: &str| Ok::<_, TensorFileError>(file(name)?.read_bytes(name)?);
         let module = key.strip_suffix(".weight").unwrap_or(key);
         let Self { format, shape, block, nested } = *self;
         let scales = match (format, nested) {

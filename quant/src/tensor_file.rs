@@ -84,6 +84,21 @@ impl Bytes {
             Self::Static(bytes) => bytes,
         }
     }
+
+    /// Lets go of the memory that a mapped range takes once it has been read: a tensor is read once, and its pages would
+    /// count beside its values. Reading it again is still possible; the system then fetches it anew.
+    fn release(&self, start: usize, end: usize) {
+        #[cfg(unix)]
+        if let Self::Mapped(map) = self
+            && start < end
+        {
+            // SAFETY: the map is of a file and only read, so the dropped pages hold nothing that the file doesn't.
+            // A system that declines leaves the pages where they are.
+            let _ = unsafe {
+                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
+            };
+        }
+    }
 }
 
 /// Where one tensor lies in a file.
@@ -172,6 +187,7 @@ impl TensorFile {
             Dtype::BF16 => widen(bytes, |b| bf16::from_le_bytes(b).to_f32()),
             _ => return Err(self.wrong_dtype(name, entry, "F32, F16 or BF16")),
         };
+        self.bytes.release(entry.start, entry.end);
         match values.iter().position(|v| !v.is_finite()) {
             None => Ok(values),
             Some(index) => Err(TensorFileError::NotFinite {
@@ -192,19 +208,23 @@ impl TensorFile {
         if entry.dtype != Dtype::I64 {
             return Err(self.wrong_dtype(name, entry, "I64"));
         }
-        Ok(widen(&self.bytes.as_slice()[entry.start..entry.end], i64::from_le_bytes))
+        let values = widen(&self.bytes.as_slice()[entry.start..entry.end], i64::from_le_bytes);
+        self.bytes.release(entry.start, entry.end);
+        Ok(values)
     }
 
     /// The bytes of a tensor of dtype U8 or I8.
     ///
     /// # Errors
     /// [`TensorFileError::NoSuchTensor`], [`TensorFileError::WrongDtype`].
-    pub fn read_bytes(&self, name: &str) -> Result<&[u8], TensorFileError> {
+    pub fn read_bytes(&self, name: &str) -> Result<Vec<u8>, TensorFileError> {
         let entry = self.entry(name)?;
-        match entry.dtype {
-            Dtype::U8 | Dtype::I8 => Ok(&self.bytes.as_slice()[entry.start..entry.end]),
-            _ => Err(self.wrong_dtype(name, entry, "U8 or I8")),
+        if !matches!(entry.dtype, Dtype::U8 | Dtype::I8) {
+            return Err(self.wrong_dtype(name, entry, "U8 or I8"));
         }
+        let bytes = self.bytes.as_slice()[entry.start..entry.end].to_vec();
+        self.bytes.release(entry.start, entry.end);
+        Ok(bytes)
     }
 
     fn entry(&self, name: &str) -> Result<&TensorEntry, TensorFileError> {

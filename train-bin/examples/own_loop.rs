@@ -5,16 +5,15 @@
 use std::path::Path;
 
 use anyhow::Result;
-use burn::backend::Autodiff;
 use burn::optim::{Optimizer, SgdConfig, momentum::MomentumConfig};
 use burn_flex::Flex;
 use emberlm::base::BUILTIN;
 use emberlm::config::Recompute;
-use emberlm::{Base, Gradients, StepOptions, builtin, loss_and_grads};
+use emberlm::{Base, Gradients, StepOptions, Training, builtin, loss_and_grads};
 use emberlm_data::{Batch, Dataset, ExampleOptions, Loader};
 use emberlm_lora::{LoraConfig, inject};
 
-type Device = Autodiff<Flex>;
+type Device = Training<Flex>;
 
 fn main() -> Result<()> {
     let folder = std::env::args().nth(1).unwrap_or(BUILTIN.into());

@@ -1,7 +1,7 @@
 //! The backends that are built in, and the choice among them. The only place that asks which are.
 
 use crate::config::Backend;
-use crate::step::TrainBackend;
+use crate::step::{TrainBackend, Training};
 
 /// Work that runs on whatever backend is chosen.
 pub trait Job {
@@ -43,20 +43,16 @@ pub enum BackendError {
 pub fn run_on<J: Job>(backend: Backend, job: J) -> Result<J::Output, BackendError> {
     match resolve(backend) {
         #[cfg(feature = "cpu")]
-        Backend::Flex => {
-            Ok(job.run::<burn::backend::Autodiff<burn_flex::Flex>>(Default::default()))
-        }
+        Backend::Flex => Ok(job.run::<Training<burn_flex::Flex>>(Default::default())),
         #[cfg(feature = "cpu")]
-        Backend::NdArray => {
-            Ok(job.run::<burn::backend::Autodiff<burn_ndarray::NdArray<f32>>>(Default::default()))
-        }
+        Backend::NdArray => Ok(job.run::<Training<burn_ndarray::NdArray<f32>>>(Default::default())),
         #[cfg(feature = "wgpu")]
         Backend::Wgpu if gpu::computes::<burn_wgpu::Wgpu>() => {
-            Ok(job.run::<burn::backend::Autodiff<burn_wgpu::Wgpu>>(Default::default()))
+            Ok(job.run::<Training<burn_wgpu::Wgpu>>(Default::default()))
         }
         #[cfg(feature = "cuda")]
         Backend::Cuda if gpu::computes::<burn_cuda::Cuda>() => {
-            Ok(job.run::<burn::backend::Autodiff<burn_cuda::Cuda>>(Default::default()))
+            Ok(job.run::<Training<burn_cuda::Cuda>>(Default::default()))
         }
         other => Err(refusal(other)),
     }

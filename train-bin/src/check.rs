@@ -194,7 +194,6 @@ fn sources(data: &Dataset, examples: &[usize]) -> String {
 
 #[cfg(test)]
 mod tests {
-    use burn::backend::Autodiff;
     use burn_ndarray::NdArray;
     use emberlm_data::ExampleOptions;
     use emberlm_lora::{LoraConfig, inject};
@@ -202,9 +201,9 @@ mod tests {
     use super::*;
     use crate::builtin;
     use crate::config::Recompute;
-    use crate::step::{StepOptions, loss_and_grads};
+    use crate::step::{StepOptions, Training, loss_and_grads};
 
-    type Device = Autodiff<NdArray<f32>>;
+    type Device = Training<NdArray<f32>>;
 
     fn first_step() -> (CausalLm<Device>, Gradients<NdArray<f32>>, Batch) {
         let base = builtin::base().unwrap();

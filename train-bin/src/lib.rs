@@ -31,5 +31,5 @@ pub use generate::{Generator, Sampling};
 pub use grads::Gradients;
 pub use run::run;
 pub use schedule::LearningRate;
-pub use step::{StepOptions, TrainBackend, loss_and_grads, loss_sum};
+pub use step::{StepOptions, TrainBackend, Training, loss_and_grads, loss_sum};
 pub use train::{Plan, train};

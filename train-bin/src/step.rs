@@ -7,17 +7,20 @@
 //!   gradients:       ◄──────────────────────────────────────────────────────── one chunk after another
 //! ```
 //!
-//! Logits exist for one chunk of supervised positions at a time. With [`Recompute::Block`] the blocks first run without
+//! Logits exist for one chunk of supervised positions at a time. With [`Recompute::Selective`] the outputs of norms and
+//! of the gated feed-forward are made again in backward instead of being kept. With [`Recompute::Block`] the blocks first run without
 //! autodiff, keeping each one's input, and then again, last first, one at a time, under autodiff.
 
 use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
+use burn_autodiff::Autodiff;
+use burn_autodiff::checkpoint::strategy::BalancedCheckpointing;
 use emberlm_data::{Batch, Target};
 use emberlm_lora::DropoutKey;
 use emberlm_lora::walk::count_params;
 use emberlm_model::{
-    CausalLm, Inputs, ModelBackend, ModelConfig, SequenceBatch, cross_entropy_sum,
+    CausalLm, Inputs, Keep, ModelBackend, ModelConfig, SequenceBatch, cross_entropy_sum,
 };
 use emberlm_quant::host::index_tensor;
 
@@ -28,6 +31,9 @@ use crate::grads::Gradients;
 /// A backend that the trainer runs on: autodiff over a backend that runs the model.
 pub trait TrainBackend: AutodiffBackend<InnerBackend: ModelBackend> + ModelBackend {}
 impl<A: AutodiffBackend<InnerBackend: ModelBackend> + ModelBackend> TrainBackend for A {}
+
+/// Autodiff over `B`, as the trainer wants it: able to make again what is cheap to make ([`Keep::Costly`]).
+pub type Training<B> = Autodiff<B, BalancedCheckpointing>;
 
 /// Elements of a chunk's logits, at most: 64 MiB in f32.
 const LOGITS_PER_CHUNK: usize = 1 << 24;
@@ -84,8 +90,12 @@ pub fn loss_and_grads<A: TrainBackend>(
 ) -> f64 {
     let StepOptions { recompute, phases, .. } = options;
     match recompute {
-        Recompute::None => {
-            let inputs = inputs::<A>(config, batch, &model.device());
+        Recompute::None | Recompute::Selective => {
+            let keep = match recompute {
+                Recompute::None => Keep::All,
+                _ => Keep::Costly,
+            };
+            let inputs = inputs::<A>(config, batch, &model.device()).keeping(keep);
             let hidden =
                 timed(phases.map(|p| &p.forward), || model.hidden(&inputs, options.dropout));
             let plain = hidden.clone().inner();
@@ -148,7 +158,7 @@ fn blocks_backward<A: TrainBackend>(
 ) {
     let trained_from = trained_from(model);
     let lowest = trained_from.lowest_block(model);
-    let inputs = inputs::<A>(config, batch, &model.device());
+    let inputs = inputs::<A>(config, batch, &model.device()).keeping(Keep::Costly);
     for (i, layer) in model.model.layers.iter().enumerate().skip(lowest).rev() {
         let Some(x) = kept.pop() else { break };
         let wants_input_gradient = i > lowest || trained_from == TrainedFrom::Embedding;

@@ -144,7 +144,7 @@ impl Plan {
             },
             adamw: AdamWConfig::default(),
             max_grad_norm: Some(1.0),
-            recompute: Recompute::None,
+            recompute: Recompute::default(),
             seed: 0,
             shuffle: true,
         }

@@ -1,11 +1,11 @@
-//! Rotary positions and SwiGLU, one pass over memory each.
+//! Rotary positions, SwiGLU and scaling, one pass over memory each.
 
 use burn::tensor::Tensor;
 use burn_flex::Flex;
 use rayon::prelude::*;
 
 use super::simd::{exp, vectorized};
-use super::views::{Contiguous, Heads, from_values};
+use super::views::{Contiguous, Heads, from_primitive, from_values, primitive};
 
 /// Elements that one thread takes at a time.
 const BLOCK: usize = 1 << 14;
@@ -39,6 +39,19 @@ pub(super) fn rotate_half(
         });
     });
     from_values(y, dims)
+}
+
+/// Works in place where nobody else needs `x`, and copies where somebody does.
+pub(super) fn scaled(x: Tensor<Flex, 2>, factor: f32) -> Tensor<Flex, 2> {
+    let mut x = primitive(x).to_contiguous();
+    x.storage_mut::<f32>().par_chunks_mut(BLOCK).for_each(|x| {
+        vectorized(|| {
+            for x in x.iter_mut() {
+                *x *= factor;
+            }
+        });
+    });
+    from_primitive(x)
 }
 
 pub(super) fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f32> {

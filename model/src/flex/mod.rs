@@ -114,6 +114,14 @@ impl ModelBackend for Flex {
         attention::backward(q, k, v, out, log_sum, grad, mask, scale as f32)
     }
 
+    fn scaled(x: Tensor<Self, 2>, factor: Tensor<Self, 1>) -> Tensor<Self, 2> {
+        if x.dtype() != DType::F32 {
+            return x * factor.unsqueeze();
+        }
+        let factor = contiguous(factor).values()[0];
+        elementwise::scaled(x, factor)
+    }
+
     fn cross_entropy_sum(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,

@@ -1,6 +1,6 @@
 //! Law 1 for adapters: PEFT's files load, and logits, merged logits, loss and gradients equal PEFT's.
 
-use burn::backend::Autodiff;
+use emberlm::Training;
 use emberlm::config::Recompute;
 use emberlm_lora::peft::{self, AdapterFolder};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
@@ -41,8 +41,8 @@ fn equals_peft<B: ModelBackend>(name: &str) {
     assert_close(&format!("{name}: merged logits"), &merged, &merged_golden, VALUE_TOLERANCE);
     assert_close(&format!("{name}: merged against adapter"), &merged, &logits, VALUE_TOLERANCE);
 
-    let (config, model, _, _) = adapted::<Autodiff<B>>(name);
-    for recompute in [Recompute::None, Recompute::Block] {
+    let (config, model, _, _) = adapted::<Training<B>>(name);
+    for recompute in [Recompute::None, Recompute::Selective, Recompute::Block] {
         let (loss, gradients) = mean_loss_and_grads(&model, &config, &batch, recompute);
         assert_close_number(&format!("{name}: loss"), loss, number(&json, "loss"), VALUE_TOLERANCE);
         let mut compared = 0;

@@ -32,7 +32,7 @@ fn loss_and_gradients_equal<B: ModelBackend>(name: &str) {
     let (golden, batch) = golden_batch(name);
     let json = golden_json(&format!("models/{name}/golden.json"));
     assert_eq!(batch.targets.len() as f64, number(&json, "supervised_tokens"));
-    for recompute in [Recompute::None, Recompute::Block] {
+    for recompute in [Recompute::None, Recompute::Selective, Recompute::Block] {
         let (loss, gradients) = mean_loss_and_grads(&model, &config, &batch, recompute);
         assert_close_number(&format!("{name}: loss"), loss, number(&json, "loss"), VALUE_TOLERANCE);
         let mut compared = 0;

@@ -61,8 +61,8 @@ fn equals_golden<B: ModelBackend>() {
     let chat_loss = evaluate(&model, &config, &conversations(), 0, 3).loss;
     assert_close_number("chat loss", chat_loss, number(&json, "chat_loss"), VALUE_TOLERANCE);
 
-    let (config, model) = qlora::<Autodiff<B>>(&nf4);
-    for recompute in [Recompute::None, Recompute::Block] {
+    let (config, model) = qlora::<emberlm::Training<B>>(&nf4);
+    for recompute in [Recompute::None, Recompute::Selective, Recompute::Block] {
         let (loss, gradients) = mean_loss_and_grads(&model, &config, &batch, recompute);
         assert_close_number("loss", loss, number(&json, "loss"), VALUE_TOLERANCE);
         let keys = golden.entries().keys().filter(|key| key.starts_with("grad."));

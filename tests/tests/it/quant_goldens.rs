@@ -49,7 +49,7 @@ fn codes_and_scales_have_the_bytes_of_bitsandbytes() {
         match &matrix.scales {
             Scales::Plain(scales) => same_bits(&key, scales, &tensor("absmax")),
             Scales::Nested(NestedScales { codes, absmax, map, offset, .. }) => {
-                assert_eq!(codes, bytes("absmax"), "{key}: codes of scales");
+                assert_eq!(codes, &bytes("absmax"), "{key}: codes of scales");
                 same_bits(&format!("{key}: nested_absmax"), absmax, &tensor("nested_absmax"));
                 same_bits(&format!("{key}: map"), map, &tensor("nested_quant_map"));
                 same_bits(&format!("{key}: offset"), &[*offset], &tensor("offset"));

@@ -1,8 +1,7 @@
 //! Models and batches of the goldens, on any backend.
 
-use burn::backend::Autodiff;
 use emberlm::config::Recompute;
-use emberlm::{Gradients, StepOptions, TrainBackend, loss_and_grads};
+use emberlm::{Gradients, StepOptions, TrainBackend, Training, loss_and_grads};
 use emberlm_data::{Batch, Target};
 use emberlm_lora::walk::set_trainable;
 use emberlm_model::{CausalLm, Inputs, ModelBackend, ModelConfig};
@@ -77,8 +76,8 @@ pub(crate) fn mean_loss_and_grads<A: TrainBackend>(
 }
 
 /// A golden model under autodiff, every parameter trainable.
-pub(crate) fn load_trainable<B: ModelBackend>(name: &str) -> (ModelConfig, CausalLm<Autodiff<B>>) {
-    let (config, model) = load::<Autodiff<B>>(name);
+pub(crate) fn load_trainable<B: ModelBackend>(name: &str) -> (ModelConfig, CausalLm<Training<B>>) {
+    let (config, model) = load::<Training<B>>(name);
     (config, set_trainable(model, |_| true))
 }
 

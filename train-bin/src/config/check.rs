@@ -316,13 +316,8 @@ impl Check {
             );
         }
 
-        let recompute = match raw.recompute {
-            Field::Given(name) if name == "selective" => {
-                self.not_yet("train.recompute", "\"selective\"", "\"block\"");
-                default.recompute
-            }
-            field => self.choice::<Recompute>("train.recompute", field, default.recompute),
-        };
+        let recompute =
+            self.choice::<Recompute>("train.recompute", raw.recompute, default.recompute);
 
         let betas = self.given("train.betas", raw.betas).unwrap_or(default.betas);
         if !betas.into_iter().all(is_share) {

@@ -211,20 +211,23 @@ impl Choice for Schedule {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
-    /// Nothing: fastest, most memory.
-    #[default]
+    /// Nothing.
     None,
+    /// The outputs of norms and of the gated feed-forward, which cost no matrix product.
+    #[default]
+    Selective,
     /// Each decoder block from its input: slowest, least memory.
     Block,
 }
 
 impl Choice for Recompute {
     const WHAT: &'static str = "recompute mode";
-    const ALL: &'static [Self] = &[Self::None, Self::Block];
+    const ALL: &'static [Self] = &[Self::None, Self::Selective, Self::Block];
 
     fn name(self) -> &'static str {
         match self {
             Self::None => "none",
+            Self::Selective => "selective",
             Self::Block => "block",
         }
     }
