@@ -5,7 +5,7 @@ use burn::tensor::{Tensor, backend::Backend};
 use emberlm_quant::host::float_tensor;
 
 use crate::random::{generator, uniform};
-use crate::{DropoutKey, LoraBackend};
+use crate::{Dropout, DropoutKey, LoraBackend};
 
 /// The delta `B · A · scaling` of a linear layer.
 #[derive(Module, Debug)]
@@ -71,11 +71,12 @@ impl<B: LoraBackend> Adapter<B> {
         x: Tensor<B, 2>,
         dropout: Option<&DropoutKey>,
     ) -> Tensor<B, 2> {
-        let x = match dropout {
-            Some(key) if self.dropout > 0.0 => key.apply(x, self.dropout, &self.site),
-            _ => x,
-        };
-        B::add_delta(base, x, self.lora_a.val(), self.lora_b.val(), self.scaling)
+        let dropout = dropout.filter(|_| self.dropout > 0.0).map(|&key| Dropout {
+            key,
+            p: self.dropout,
+            site: self.site.clone(),
+        });
+        B::add_delta(base, x, self.lora_a.val(), self.lora_b.val(), self.scaling, dropout)
     }
 }
 

@@ -3,6 +3,8 @@
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_quant::QuantBackend;
 
+use crate::Dropout;
+
 /// A backend that adds an adapter's delta.
 ///
 /// The defaults compose Burn's operations; a backend with a fused kernel overrides them, and must equal them. Under
@@ -27,18 +29,26 @@ pub trait LoraBackend: QuantBackend {
         (base + delta, narrow)
     }
 
-    /// `base + (x · Aᵀ) · Bᵀ · scaling`; shapes as in [`add_delta_forward`](Self::add_delta_forward).
+    /// `base + (dropout(x) · Aᵀ) · Bᵀ · scaling`; shapes as in [`add_delta_forward`](Self::add_delta_forward).
+    ///
+    /// Under autodiff `x` is kept, and neither its dropped form nor a mask: both are made again in backward.
     fn add_delta(
         base: Tensor<Self, 2>,
         x: Tensor<Self, 2>,
         lora_a: Tensor<Self, 2>,
         lora_b: Tensor<Self, 2>,
         scaling: f64,
+        dropout: Option<Dropout>,
     ) -> Tensor<Self, 2> {
+        let x = match dropout {
+            Some(dropout) => dropout.apply(x),
+            None => x,
+        };
         Self::add_delta_forward(base, x, lora_a, lora_b, scaling).0
     }
 
-    /// The gradients of the delta for the output's gradient `grad`; that by `base` is `grad` itself.
+    /// The gradients of the delta for the output's gradient `grad`; that by `base` is `grad` itself. `x` and its gradient
+    /// are those after dropout.
     fn add_delta_backward(
         x: Tensor<Self, 2>,
         narrow: Tensor<Self, 2>,

@@ -2,8 +2,10 @@
 
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_quant::host::float_tensor;
+use rand::RngCore;
+use rayon::prelude::*;
 
-use crate::random::{generator, unit};
+use crate::random::{GOLDEN_GAMMA, finalize, generator};
 
 /// Names the dropout masks of one forward pass: the same key gives the same masks.
 ///
@@ -19,18 +21,91 @@ pub struct DropoutKey {
     pub micro_batch: u64,
 }
 
-impl DropoutKey {
-    /// Zeroes elements of `x` with probability `p` and scales the rest by `1 / (1 - p)`.
-    ///
-    /// `site` tells the layers of a model apart (a module's path).
-    pub fn apply<B: Backend>(&self, x: Tensor<B, 2>, p: f64, site: &str) -> Tensor<B, 2> {
+/// The dropout of one adapter in one forward pass. It is a linear map, and its own transpose: what it does to an input in
+/// forward, it does to the gradient in backward.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Dropout {
+    /// The forward pass.
+    pub key: DropoutKey,
+    /// Probability that a number is dropped, in [0, 1).
+    pub p: f64,
+    /// Tells the layers of a model apart (a module's path).
+    pub site: String,
+}
+
+/// Numbers that one thread decides on at a time; even, as two decisions come from one random number.
+const BLOCK: usize = 1 << 14;
+
+impl Dropout {
+    /// Zeroes numbers of `x` with probability `p` and scales the rest by `1 / (1 - p)`.
+    pub fn apply<B: Backend>(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let [tokens, features] = x.dims();
-        let mut rng = generator(self.seed, site, &[self.step, self.micro_batch]);
-        let keep = (1.0 / (1.0 - p)) as f32;
-        let mask: Vec<f32> = (0..tokens * features)
-            .map(|_| if f64::from(unit(&mut rng)) < p { 0.0 } else { keep })
-            .collect();
-        let mask = float_tensor(mask, [tokens, features], &x.device());
+        let mask = float_tensor(self.mask(tokens * features), [tokens, features], &x.device());
         x * mask
+    }
+
+    /// The first `n` factors: 0 or `1 / (1 - p)`.
+    fn mask(&self, n: usize) -> Vec<f32> {
+        let DropoutKey { seed, step, micro_batch } = self.key;
+        let start = generator(seed, &self.site, &[step, micro_batch]).next_u64();
+        let kept = (1.0 / (1.0 - self.p)) as f32;
+        let dropped_below = (self.p * 2f64.powi(32)).round() as u32;
+        let factor = |bits: u32| if bits < dropped_below { 0.0 } else { kept };
+        let mut mask = vec![0.0; n];
+        mask.par_chunks_mut(BLOCK).enumerate().for_each(|(block, mask)| {
+            // SplitMix64 from any place on: its state is a counter.
+            let first = start.wrapping_add(GOLDEN_GAMMA.wrapping_mul((block * BLOCK / 2) as u64));
+            let mut state = first;
+            for pair in mask.chunks_mut(2) {
+                state = state.wrapping_add(GOLDEN_GAMMA);
+                let bits = finalize(state);
+                pair[0] = factor(bits as u32);
+                if let Some(second) = pair.get_mut(1) {
+                    *second = factor((bits >> 32) as u32);
+                }
+            }
+        });
+        mask
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dropout(p: f64) -> Dropout {
+        let key = DropoutKey { seed: 5, step: 2, micro_batch: 1 };
+        Dropout { key, p, site: "q_proj".into() }
+    }
+
+    #[test]
+    fn the_share_that_is_dropped_is_p_and_the_mean_stays() {
+        for p in [0.05, 0.5, 0.9] {
+            let mask = dropout(p).mask(200_001);
+            let dropped = mask.iter().filter(|&&factor| factor == 0.0).count() as f64;
+            assert!((dropped / mask.len() as f64 - p).abs() < 0.005, "{p}: {dropped}");
+            let mean = mask.iter().copied().map(f64::from).sum::<f64>() / mask.len() as f64;
+            assert!((mean - 1.0).abs() < 0.02, "{p}: {mean}");
+        }
+        assert!(dropout(0.0).mask(1000).iter().all(|&factor| factor == 1.0));
+    }
+
+    #[test]
+    fn a_mask_goes_on_as_it_began_whatever_its_length() {
+        let long = dropout(0.3).mask(3 * BLOCK + 5);
+        assert_eq!(dropout(0.3).mask(BLOCK + 1), long[..BLOCK + 1]);
+        let repeats = (0..BLOCK).filter(|&i| long[i] == long[i + BLOCK]).count();
+        assert!(repeats < BLOCK * 7 / 10, "blocks are not copies of each other: {repeats}");
+    }
+
+    #[test]
+    fn every_part_of_the_key_changes_the_mask() {
+        let mask = dropout(0.5).mask(64);
+        let with = |key, site: &str| Dropout { key, p: 0.5, site: site.into() }.mask(64);
+        let key = dropout(0.5).key;
+        assert_ne!(mask, with(DropoutKey { seed: 6, ..key }, "q_proj"));
+        assert_ne!(mask, with(DropoutKey { step: 3, ..key }, "q_proj"));
+        assert_ne!(mask, with(DropoutKey { micro_batch: 2, ..key }, "q_proj"));
+        assert_ne!(mask, with(key, "k_proj"));
     }
 }

@@ -27,6 +27,6 @@ pub mod walk;
 pub use adapter::Adapter;
 pub use backend::{DeltaGradients, LoraBackend};
 pub use config::{LoraConfig, LoraConfigError, Targets};
-pub use dropout::DropoutKey;
+pub use dropout::{Dropout, DropoutKey};
 pub use inject::{InjectError, NamedLinear, inject};
 pub use linear::Linear;

@@ -23,7 +23,14 @@ pub fn generator(seed: u64, purpose: &str, counters: &[u64]) -> ChaCha8Rng {
 
 /// SplitMix64's step and finaliser (Steele, Lea, Flood, 2014): a bijection that spreads each bit over all.
 fn mix(x: u64) -> u64 {
-    let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    finalize(x.wrapping_add(GOLDEN_GAMMA))
+}
+
+/// What SplitMix64 adds to its state for each number.
+pub(crate) const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// SplitMix64's finaliser.
+pub(crate) fn finalize(x: u64) -> u64 {
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)

@@ -207,11 +207,25 @@ impl ModelConfig {
         faults
     }
 
-    /// Every tensor of the model's checkpoint: key and shape, in the order of the model.
-    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+    /// The linear layers of a block, by their paths in it, each with `[d_out, d_in]`.
+    pub fn block_linears(&self) -> [(&'static str, [usize; 2]); 7] {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let q = self.num_attention_heads * self.head_dim;
         let kv = self.num_key_value_heads * self.head_dim;
+        [
+            ("self_attn.q_proj", [q, hidden]),
+            ("self_attn.k_proj", [kv, hidden]),
+            ("self_attn.v_proj", [kv, hidden]),
+            ("self_attn.o_proj", [hidden, q]),
+            ("mlp.gate_proj", [inner, hidden]),
+            ("mlp.up_proj", [inner, hidden]),
+            ("mlp.down_proj", [hidden, inner]),
+        ]
+    }
+
+    /// Every tensor of the model's checkpoint: key and shape, in the order of the model.
+    pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
+        let hidden = self.hidden_size;
         let mut tensors = vec![("model.embed_tokens.weight".into(), vec![self.vocab_size, hidden])];
         let mut linear = |key: String, d_out: usize, d_in: usize, bias: bool| {
             tensors.push((format!("{key}.weight"), vec![d_out, d_in]));
@@ -220,14 +234,11 @@ impl ModelConfig {
             }
         };
         for layer in 0..self.num_hidden_layers {
-            let key = |name: &str| format!("model.layers.{layer}.{name}");
-            linear(key("self_attn.q_proj"), q, hidden, self.qkv_bias);
-            linear(key("self_attn.k_proj"), kv, hidden, self.qkv_bias);
-            linear(key("self_attn.v_proj"), kv, hidden, self.qkv_bias);
-            linear(key("self_attn.o_proj"), hidden, q, self.output_bias);
-            linear(key("mlp.gate_proj"), inner, hidden, self.mlp_bias);
-            linear(key("mlp.up_proj"), inner, hidden, self.mlp_bias);
-            linear(key("mlp.down_proj"), hidden, inner, self.mlp_bias);
+            let (qkv, output, mlp) = (self.qkv_bias, self.output_bias, self.mlp_bias);
+            let biases = [qkv, qkv, qkv, output, mlp, mlp, mlp];
+            for ((name, [d_out, d_in]), bias) in self.block_linears().into_iter().zip(biases) {
+                linear(format!("model.layers.{layer}.{name}"), d_out, d_in, bias);
+            }
         }
         if !self.tie_word_embeddings {
             linear("lm_head".into(), self.vocab_size, hidden, false);

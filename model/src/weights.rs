@@ -151,7 +151,7 @@ impl Checkpoint {
         let file_of = |key: &str| self.file_of(key);
         for (key, shape) in &expected {
             if let (Some(_), &[d_out, d_in]) = (&config.quantization, &shape[..])
-                && is_linear(key)
+                && is_block_linear(key)
                 && bnb::is_quantized(&file_of, key)
             {
                 companions.extend(bnb::companions(key));
@@ -173,7 +173,7 @@ impl Checkpoint {
                 faults.push(format!(
                     "dtype of {key}: expected F32, F16 or BF16, found {:?}{}",
                     entry.dtype,
-                    if config.quantization.is_none() && is_linear(key) {
+                    if config.quantization.is_none() && is_block_linear(key) {
                         " (quantized, but config.json has no quantization_config)"
                     } else {
                         ""
@@ -223,7 +223,7 @@ enum Values {
 }
 
 /// Whether a tensor is the weight of a linear layer that may be quantized: the head and the embedding may not.
-fn is_linear(key: &str) -> bool {
+pub fn is_block_linear(key: &str) -> bool {
     key.starts_with("model.layers.") && key.ends_with("_proj.weight")
 }
 
@@ -295,7 +295,7 @@ pub fn from_checkpoint<B: QuantBackend>(
     }
     let wanted = |key: &str| {
         let module = key.strip_suffix(".weight").unwrap_or(key);
-        quantization.filter(|quantization| is_linear(key) && !quantization.skips(module))
+        quantization.filter(|quantization| is_block_linear(key) && !quantization.skips(module))
     };
     let mut values = |key: &str, shape: &[usize]| {
         Ok(match (checkpoint.read(key)?, wanted(key), shape) {

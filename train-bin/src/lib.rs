@@ -12,6 +12,7 @@ pub mod check;
 pub mod cli;
 pub mod config;
 pub mod evaluate;
+pub mod footprint;
 pub mod generate;
 pub mod grads;
 pub mod memory;

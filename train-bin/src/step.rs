@@ -39,7 +39,7 @@ pub type Training<B> = Autodiff<B, BalancedCheckpointing>;
 const LOGITS_PER_CHUNK: usize = 1 << 24;
 
 /// Rows of a chunk for a vocabulary of this size.
-fn chunk_rows(vocab: usize) -> usize {
+pub(crate) fn chunk_rows(vocab: usize) -> usize {
     (LOGITS_PER_CHUNK / vocab).max(16)
 }
 
