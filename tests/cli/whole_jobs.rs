@@ -170,3 +170,30 @@ fn usage_errors_exit_with_2() {
         assert_eq!(place.run(command_line).status.code(), Some(2), "{command_line:?}");
     }
 }
+
+#[test]
+fn plan_tells_the_memory_and_what_to_change() {
+    let place = Place::new();
+    let data = golden("train/lora-sft/data.jsonl");
+    let run = format!("--model model --data {} --backend flex --set lora.r=4", data.display());
+    let need = place.json(&format!("plan --json {run}"));
+    assert_eq!(need["fits"], true);
+    let parts = need["parts"].as_object().unwrap();
+    let sum: u64 = parts.values().map(|bytes| bytes.as_u64().unwrap()).sum();
+    assert_eq!(need["total"], sum);
+    // 4 rows of the longest example, and the model's weights in f32, to the byte.
+    assert_eq!(need["rows"], 4);
+    let file = fs::metadata(golden("models/llama/model.safetensors")).unwrap().len();
+    let weights = parts["weights"].as_u64().unwrap();
+    assert!(weights < file && file < weights + 10_000, "{weights} of a file of {file}");
+    assert!(!place.path("runs").exists(), "a plan writes nothing");
+
+    let output = place.run(&format!("plan {run} --memory 1MiB"));
+    assert_eq!(output.status.code(), Some(1));
+    let text = String::from_utf8_lossy(&output.stdout);
+    let place_of = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what} in {text}"));
+    let [first, second, third] =
+        ["train.micro_batch_size=1", "train.recompute=block", "model.quant=nf4"].map(place_of);
+    assert!(first < second && second < third, "{text}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("needs about"));
+}

@@ -13,6 +13,7 @@ use serde::Serialize;
 use crate::adamw::{AdamW, AdamWConfig};
 use crate::base::{Base, BaseError};
 use crate::config::{Quant, Recompute};
+use crate::footprint::Workload;
 use crate::grads::Gradients;
 use crate::memory::peak_memory_mib;
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
@@ -67,6 +68,8 @@ pub struct BenchReport {
     pub step_s: Vec<f64>,
     /// Greatest resident set of the process, in MiB, loading included.
     pub peak_memory_mib: Option<u64>,
+    /// What `emberlm plan` says of such a step, in MiB.
+    pub planned_memory_mib: u64,
     /// Blocks, forward.
     pub forward_s: f64,
     /// Final norm, head and loss.
@@ -115,6 +118,18 @@ pub fn bench<A: TrainBackend>(
         LoraConfig { r: options.rank, alpha: 2.0 * options.rank as f64, ..LoraConfig::default() };
     inject(model.linears_mut(), &lora, 0, device)?;
     let batch = synthetic_batch(&base.config, options);
+    let workload = Workload {
+        model: &base.config,
+        quantization: options.quant.quantization(true),
+        lora: Some(lora),
+        rows: options.batch,
+        seq: options.seq,
+        targets: batch.targets.len(),
+        grad_accumulation: 1,
+        recompute: options.recompute,
+        optimizer_bytes: 8.0,
+    };
+    let planned = workload.footprint().map_err(InjectError::Config)?.total();
     let supervised = batch.targets.len() as f64;
     let mut optimizer = AdamW::new(AdamWConfig::default());
     let mut steps = Vec::new();
@@ -148,6 +163,7 @@ pub fn bench<A: TrainBackend>(
         tokens_per_s: (options.batch * options.seq) as f64 / whole.as_secs_f64(),
         step_s,
         peak_memory_mib: peak_memory_mib(),
+        planned_memory_mib: planned >> 20,
         forward_s: phases.forward.get().as_secs_f64(),
         head_s: phases.head.get().as_secs_f64(),
         backward_s: phases.backward.get().as_secs_f64(),

@@ -44,6 +44,10 @@ pub enum Command {
     /// Without a section `[lora]` all weights are trained. With no file at all, the built-in
     /// example is trained.
     Train(TrainArgs),
+    /// How much memory a run will need, and what to change if that is more than there is
+    ///
+    /// Reads configuration and data, and no weights. Fails if the run doesn't fit.
+    Plan(PlanArgs),
     /// Loss and perplexity of a model, with or without an adapter, on examples
     Eval(EvalArgs),
     /// Continue one prompt
@@ -96,9 +100,9 @@ pub struct BenchArgs {
     pub json: bool,
 }
 
-/// Arguments of `emberlm train`.
+/// A run: its file, and what the command line changes in it.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
-pub struct TrainArgs {
+pub struct RunArgs {
     /// Configuration of the run; relative paths in it begin at its folder
     #[arg(value_name = "RUN.toml", value_hint = ValueHint::FilePath)]
     pub config: Option<PathBuf>,
@@ -121,6 +125,14 @@ pub struct TrainArgs {
     /// given several times
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
+}
+
+/// Arguments of `emberlm train`.
+#[derive(Debug, Clone, Default, PartialEq, Args)]
+pub struct TrainArgs {
+    /// The run.
+    #[command(flatten)]
+    pub run: RunArgs,
     /// Go on with an interrupted run: from the last checkpoint in the run folder, or from the one
     /// at PATH
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
@@ -133,7 +145,21 @@ pub struct TrainArgs {
     pub quiet: bool,
 }
 
-impl TrainArgs {
+/// Arguments of `emberlm plan`.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct PlanArgs {
+    /// The run.
+    #[command(flatten)]
+    pub run: RunArgs,
+    /// Memory that there is, such as 8GiB or 500MiB; default: what this machine has free
+    #[arg(long, value_name = "SIZE", value_parser = memory_size)]
+    pub memory: Option<u64>,
+    /// Print exactly one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+impl RunArgs {
     /// The settings given on the command line, in the order in which they are applied: `--set`
     /// first, then flags.
     #[must_use]
@@ -409,6 +435,24 @@ fn number(text: &str, expected: &str, is_allowed: fn(f64) -> bool) -> Result<f64
     }
 }
 
+/// Bytes, from a number with a unit.
+fn memory_size(text: &str) -> Result<u64, String> {
+    const UNITS: [(&str, f64); 6] = [
+        ("gib", (1u64 << 30) as f64),
+        ("mib", (1u64 << 20) as f64),
+        ("gb", 1e9),
+        ("mb", 1e6),
+        ("g", (1u64 << 30) as f64),
+        ("m", (1u64 << 20) as f64),
+    ];
+    let lower = text.trim().to_ascii_lowercase();
+    let parsed = UNITS.iter().find_map(|(unit, bytes)| {
+        let number: f64 = lower.strip_suffix(unit)?.trim().parse().ok()?;
+        (number.is_finite() && number > 0.0).then_some((number * bytes) as u64)
+    });
+    parsed.ok_or_else(|| "expected a size with its unit, such as 8GiB or 500MiB".into())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -440,7 +484,7 @@ mod tests {
             "train --set train.steps=3 --data a --data /b --eval c --model m --out o --backend flex \
                           --set model.backend=ndarray",
         );
-        let config = config::load(args.config.as_deref(), &args.overrides()).unwrap();
+        let config = config::load(args.run.config.as_deref(), &args.run.overrides()).unwrap();
         let here = |path: &str| std::env::current_dir().unwrap().join(path);
         assert_eq!(
             config.model.source,
@@ -457,12 +501,15 @@ mod tests {
     #[test]
     fn a_fault_in_a_flag_names_the_flag() {
         let args = train("train --model m");
-        let error =
-            config::load_str("model.config = 'c'\nmodel.path = 3", "run.toml", &args.overrides());
+        let error = config::load_str(
+            "model.config = 'c'\nmodel.path = 3",
+            "run.toml",
+            &args.run.overrides(),
+        );
         let error = error.unwrap_err().to_string();
         assert!(!error.contains("model.config"), "the flag takes the place of the file's: {error}");
         let args = train("train --model m --set model.config=c --data d");
-        let error = config::load(None, &args.overrides()).unwrap_err().to_string();
+        let error = config::load(None, &args.run.overrides()).unwrap_err().to_string();
         assert!(
             error.contains("`model.path` (--model) and `model.config` (--set) contradict"),
             "{error}"
@@ -473,7 +520,7 @@ mod tests {
     fn nothing_given_to_train_overrides_nothing() {
         let args = train("train");
         assert_eq!(args, TrainArgs::default());
-        assert!(args.overrides().is_empty());
+        assert!(args.run.overrides().is_empty());
     }
 
     #[test]
@@ -485,9 +532,19 @@ mod tests {
         );
         let args = train("train --resume run.toml --dry-run");
         assert_eq!(
-            (args.resume, args.config, args.dry_run),
+            (args.resume, args.run.config, args.dry_run),
             (Some(None), Some("run.toml".into()), true)
         );
+    }
+
+    #[test]
+    fn memory_has_a_unit() {
+        assert_eq!(memory_size("8GiB"), Ok(8 << 30));
+        assert_eq!(memory_size("1.5 g"), Ok(3 << 29));
+        assert_eq!(memory_size("500MB"), Ok(500_000_000));
+        for wrong in ["8", "GiB", "-1GiB", "nanGiB", "8 apples"] {
+            assert!(memory_size(wrong).is_err(), "{wrong}");
+        }
     }
 
     #[test]

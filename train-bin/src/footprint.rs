@@ -395,6 +395,49 @@ pub fn proposals(workload: &Workload<'_>, limit: u64) -> Result<Vec<Proposal>, L
     Ok(proposals)
 }
 
+/// What a run needs, beside what there is.
+#[derive(Debug, Clone)]
+pub struct Need {
+    /// The parts.
+    pub footprint: Footprint,
+    /// Rows of the largest micro-batch.
+    pub rows: usize,
+    /// Its tokens a row.
+    pub seq: usize,
+    /// What is kept for backward.
+    pub recompute: Recompute,
+    /// Bytes that can be had; `None` where nobody tells.
+    pub available: Option<u64>,
+    /// What to change if that is too little.
+    pub proposals: Vec<Proposal>,
+}
+
+impl Need {
+    /// What `workload` needs, and proposals if it is more than `available`.
+    ///
+    /// # Errors
+    /// As [`Workload::footprint`].
+    pub fn of(workload: &Workload<'_>, available: Option<u64>) -> Result<Self, LoraConfigError> {
+        let proposals = match available {
+            Some(limit) => proposals(workload, limit)?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            footprint: workload.footprint()?,
+            rows: workload.rows,
+            seq: workload.seq,
+            recompute: workload.recompute,
+            available,
+            proposals,
+        })
+    }
+
+    /// Whether there is enough, as far as anybody knows.
+    pub fn fits(&self) -> bool {
+        self.available.is_none_or(|available| self.footprint.total() <= available)
+    }
+}
+
 /// Bytes in the unit that reads best: `1.25 GiB`, `640 MiB`.
 pub struct Size(pub u64);
 
@@ -407,5 +450,69 @@ impl fmt::Display for Size {
             _ => format!("{} bytes", self.0),
         };
         f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::builtin;
+
+    fn workload(model: &ModelConfig) -> Workload<'_> {
+        Workload {
+            model,
+            quantization: None,
+            lora: Some(LoraConfig { r: 8, ..LoraConfig::default() }),
+            rows: 12,
+            seq: 300,
+            targets: 12 * 150,
+            grad_accumulation: 2,
+            recompute: Recompute::None,
+            optimizer_bytes: 8.0,
+        }
+    }
+
+    #[test]
+    fn a_run_that_fits_needs_no_change() {
+        let base = builtin::base().unwrap();
+        let workload = workload(&base.config);
+        let total = workload.footprint().unwrap().total();
+        assert!(proposals(&workload, total).unwrap().is_empty());
+    }
+
+    #[test]
+    fn changes_come_in_order_of_what_they_cost_and_keep_the_examples_of_a_step() {
+        let base = builtin::base().unwrap();
+        let workload = workload(&base.config);
+        let all = proposals(&workload, 1).unwrap();
+        let sets: Vec<&str> =
+            all.iter().flat_map(|proposal| &proposal.set).map(String::as_str).collect();
+        let expected = [
+            "train.micro_batch_size=3",
+            "train.grad_accumulation=8",
+            "train.recompute=selective",
+            "train.recompute=block",
+            "model.quant=nf4",
+        ];
+        assert_eq!(sets, expected, "12 rows can be halved twice");
+        assert!(all.iter().all(|proposal| !proposal.fits));
+        assert!(all.windows(2).all(|pair| pair[1].total < pair[0].total), "{all:?}");
+        // With room for what the first change leaves, nothing more is proposed.
+        let enough = proposals(&workload, all[0].total).unwrap();
+        assert!(enough.len() == 1 && enough[0].fits, "{enough:?}");
+    }
+
+    #[test]
+    fn whole_models_are_not_quantized() {
+        let base = builtin::base().unwrap();
+        let whole = Workload { lora: None, ..workload(&base.config) };
+        let all = proposals(&whole, 1).unwrap();
+        assert!(all.iter().all(|proposal| !proposal.set.contains(&"model.quant=nf4".into())));
+    }
+
+    #[test]
+    fn sizes_read_well() {
+        let shown = |bytes| Size(bytes).to_string();
+        assert_eq!([shown(12), shown(5 << 20), shown(5 << 28)], ["12 bytes", "5 MiB", "1.25 GiB"]);
     }
 }

@@ -28,6 +28,7 @@ fn main() -> ExitCode {
     keep_freed_memory();
     let result = match Cli::parse().command {
         Command::Train(args) => command::train::run(&args),
+        Command::Plan(args) => command::plan::run(&args),
         Command::Eval(args) => command::eval::run(&args),
         Command::Generate(args) => command::generate::run(&args),
         Command::Chat(args) => command::generate::chat(&args),

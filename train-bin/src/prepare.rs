@@ -3,19 +3,22 @@
 use std::path::PathBuf;
 
 use emberlm_data::{
-    DataError, Dataset, ExampleOptions, Format, SourcedRow, TemplateChoice, TextTokenizer,
+    DataError, Dataset, Example, ExampleOptions, Format, SourcedRow, TemplateChoice, TextTokenizer,
     read_rows,
 };
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::walk::set_trainable;
 use emberlm_lora::{LoraConfig, Targets, inject};
 use emberlm_model::CausalLm;
+use emberlm_quant::Quantization;
 
 use crate::adamw::AdamWConfig;
+use crate::base::Base;
 use crate::builtin;
 use crate::config::{
     self, DataSource, Duration, LoraSection, LoraStart, RunConfig, Template, Warmup,
 };
+use crate::footprint::Workload;
 use crate::run::RunError;
 use crate::schedule::LearningRate;
 use crate::step::TrainBackend;
@@ -124,33 +127,66 @@ pub(crate) fn prepare<A: TrainBackend>(
     let Some(lora) = lora else {
         return Ok((set_trainable(model, |_| true), None));
     };
-    let config = match &lora.start {
-        LoraStart::Fresh { r, alpha, target_modules, use_rslora } => {
-            let config = LoraConfig {
-                r: r.get(),
-                alpha: *alpha,
-                dropout: lora.dropout,
-                targets: match target_modules {
-                    config::Targets::AllLinear => Targets::AllLinear,
-                    config::Targets::Regex(pattern) => Targets::Regex(pattern.clone()),
-                    config::Targets::List(names) => Targets::Names(names.clone()),
-                },
-                use_rslora: *use_rslora,
-                ..LoraConfig::default()
-            };
+    let config = lora_config(lora)?;
+    match &lora.start {
+        LoraStart::Fresh { .. } => {
             inject(model.linears_mut(), &config, seed, device)?;
-            config
         }
         LoraStart::InitFrom(path) => {
-            let folder = AdapterFolder::open(path)?;
-            folder.apply(model.linears_mut(), device)?;
+            AdapterFolder::open(path)?.apply(model.linears_mut(), device)?;
             for named in model.linears_mut() {
                 if let Some(adapter) = &mut named.linear.adapter {
                     adapter.dropout = lora.dropout;
                 }
             }
-            LoraConfig { dropout: lora.dropout, ..folder.config }
         }
-    };
+    }
     Ok((model, Some(config)))
+}
+
+/// The lora crate's form of the section; that of the adapter where it goes on with one.
+fn lora_config(lora: &LoraSection) -> Result<LoraConfig, RunError> {
+    Ok(match &lora.start {
+        LoraStart::Fresh { r, alpha, target_modules, use_rslora } => LoraConfig {
+            r: r.get(),
+            alpha: *alpha,
+            dropout: lora.dropout,
+            targets: match target_modules {
+                config::Targets::AllLinear => Targets::AllLinear,
+                config::Targets::Regex(pattern) => Targets::Regex(pattern.clone()),
+                config::Targets::List(names) => Targets::Names(names.clone()),
+            },
+            use_rslora: *use_rslora,
+            ..LoraConfig::default()
+        },
+        LoraStart::InitFrom(path) => {
+            LoraConfig { dropout: lora.dropout, ..AdapterFolder::open(path)?.config }
+        }
+    })
+}
+
+/// The largest step of a run, as far as memory depends on it.
+pub(crate) fn workload<'a>(
+    config: &RunConfig,
+    base: &'a Base,
+    data: &Dataset,
+) -> Result<Workload<'a>, RunError> {
+    let stored = base.config.quantization.as_ref().map(|stored| Quantization {
+        format: stored.format,
+        double_quant: stored.double_quant,
+        skip_modules: stored.skip_modules.clone(),
+    });
+    let rows = config.train.micro_batch_size.get().min(data.examples.len());
+    let targets = data.examples.iter().map(Example::supervised).max().unwrap_or(0);
+    Ok(Workload {
+        model: &base.config,
+        quantization: stored.or_else(|| config.model.quant.quantization(config.model.double_quant)),
+        lora: config.lora.as_ref().map(lora_config).transpose()?,
+        rows,
+        seq: data.summary.longest,
+        targets: rows * targets,
+        grad_accumulation: config.train.grad_accumulation.get(),
+        recompute: config.train.recompute,
+        optimizer_bytes: 8.0,
+    })
 }

@@ -6,9 +6,9 @@ use std::time::Instant;
 
 use burn::module::AutodiffModule;
 use emberlm_data::{DataError, Message, Summary, TextTokenizer, preview};
-use emberlm_lora::InjectError;
 use emberlm_lora::peft::PeftError;
 use emberlm_lora::walk::{ParamCount, count_params};
+use emberlm_lora::{InjectError, LoraConfigError};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
 use emberlm_quant::QuantFormat;
 use emberlm_quant::tensor_file::FloatDtype;
@@ -19,9 +19,10 @@ use crate::base::{Base, BaseError};
 use crate::check::TrainError;
 use crate::config::{Backend, Choice, Dtype, RunConfig};
 use crate::evaluate::{Evaluation, evaluate};
+use crate::footprint::Need;
 use crate::generate::{GenerateError, Generator, Sampling};
-use crate::memory::peak_memory_mib;
-use crate::prepare::{Data, plan, prepare};
+use crate::memory::{available_memory, peak_memory_mib};
+use crate::prepare::{Data, plan, prepare, workload};
 use crate::run_folder::{Product, RunFolder, RunFolderError};
 use crate::step::TrainBackend;
 use crate::train::{Flow, Plan, StepLog, train};
@@ -36,6 +37,11 @@ pub enum Event<'a> {
         eval: Option<&'a Summary>,
         /// One example, its trained part marked.
         preview: &'a dyn Fn(bool) -> String,
+    },
+    /// How much memory a step will need.
+    Memory {
+        /// Beside what there is.
+        need: &'a Need,
     },
     /// The model stands, and training is about to begin.
     Model {
@@ -79,6 +85,8 @@ pub enum Event<'a> {
 /// What a run came to.
 #[derive(Debug, Clone)]
 pub struct Report {
+    /// How much memory a step was expected to need.
+    pub memory: Need,
     /// Elements that were trained, and all.
     pub count: ParamCount,
     /// Steps made.
@@ -109,6 +117,8 @@ pub enum RunError {
     Backend(#[from] BackendError),
     #[error(transparent)]
     Inject(#[from] InjectError),
+    #[error(transparent)]
+    Lora(#[from] LoraConfigError),
     #[error(transparent)]
     Adapter(#[from] PeftError),
     #[error(transparent)]
@@ -157,10 +167,31 @@ pub fn run(
     on_event(Event::Data { train: &data.train.summary, eval: eval_summary, preview: &preview });
     let plan = plan(config, data.train.examples.len())?;
     let backend = resolve(config.model.backend);
-    run_on(
-        backend,
-        RunJob { config, options, on_event, base: &base, data: &data, plan: &plan, backend },
-    )?
+    let need = Need::of(&workload(config, &base, &data.train)?, available(backend))?;
+    on_event(Event::Memory { need: &need });
+    let (base, data, plan) = (&base, &data, &plan);
+    run_on(backend, RunJob { config, options, on_event, base, data, plan, backend, need })?
+}
+
+/// How much memory a run will need, before its weights are read. `available`: bytes that there are, instead of those
+/// that this machine has free.
+///
+/// # Errors
+/// [`RunError`], as for the run itself as far as its configuration, its data and its model's files are concerned.
+pub fn memory_need(config: &RunConfig, available: Option<u64>) -> Result<Need, RunError> {
+    refuse_what_is_not_yet(config)?;
+    let base = Base::open(&config.model.source, config.train.seed)?;
+    let data = Data::read(config, &base.tokenizer)?;
+    let available = available.or_else(|| self::available(resolve(config.model.backend)));
+    Ok(Need::of(&workload(config, &base, &data.train)?, available)?)
+}
+
+/// Memory that a backend's device has free; `None` for GPUs, which don't tell.
+fn available(backend: Backend) -> Option<u64> {
+    match backend {
+        Backend::Flex | Backend::NdArray => available_memory(),
+        Backend::Auto | Backend::Wgpu | Backend::Cuda => None,
+    }
 }
 
 fn refuse_what_is_not_yet(config: &RunConfig) -> Result<(), RunError> {
@@ -179,6 +210,7 @@ struct RunJob<'a, 'o> {
     data: &'a Data,
     plan: &'a Plan,
     backend: Backend,
+    need: Need,
 }
 
 /// A row of `metrics.jsonl` for a step.
@@ -209,7 +241,7 @@ impl Job for RunJob<'_, '_> {
     type Output = Result<Report, RunError>;
 
     fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output {
-        let Self { config, options, on_event, base, data, plan, backend } = self;
+        let Self { config, options, on_event, base, data, plan, backend, need } = self;
         let seed = config.train.seed;
         let quantization = config.model.quant.quantization(config.model.double_quant);
         let model = base.build::<A>(quantization.as_ref(), &device)?;
@@ -226,6 +258,7 @@ impl Job for RunJob<'_, '_> {
         count.total += frozen;
         on_event(Event::Model { backend: backend.name(), count, plan });
         let mut report = Report {
+            memory: need,
             count,
             steps: 0,
             interrupted: false,

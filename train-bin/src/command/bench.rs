@@ -53,7 +53,7 @@ fn print_table(report: &BenchReport, other: Option<&Value>) {
     );
     println!("tokens/s     {:>9.1}", report.tokens_per_s);
     if let Some(peak) = report.peak_memory_mib {
-        println!("peak memory  {peak:>9} MiB");
+        println!("peak memory  {peak:>9} MiB, planned {} MiB", report.planned_memory_mib);
     }
     for (phase, seconds) in [
         ("forward", report.forward_s),

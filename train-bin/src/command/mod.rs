@@ -4,6 +4,7 @@ pub(crate) mod bench;
 pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod merge;
+pub(crate) mod plan;
 pub(crate) mod quantize;
 pub(crate) mod train;
 

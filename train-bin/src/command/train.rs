@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use emberlm::cli::TrainArgs;
+use emberlm::cli::{RunArgs, TrainArgs};
 use emberlm::config::{self, RunConfig, shown};
+use emberlm::footprint::Size;
 use emberlm::run::{Event, Report, RunOptions, run as run_config};
 use emberlm::{builtin, memory};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -18,7 +19,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     if args.resume.is_some() {
         bail!(WrongUsage("--resume is not yet available; start the run again".into()));
     }
-    let config = configuration(args)?;
+    let config = configuration(&args.run)?;
     if let Some(threads) = config.train.threads {
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads.get())
@@ -31,12 +32,16 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let mut screen = Screen::new(args.quiet, config.train.log_every.get());
     let report = run_config(&config, options, &mut |event| screen.show(&event));
     screen.bar.finish_and_clear();
-    print_report(&report?, args.dry_run);
+    let report = report?;
+    if args.dry_run {
+        super::plan::print_table(&report.memory);
+    }
+    print_report(&report, args.dry_run);
     Ok(())
 }
 
 /// File, `--set` and flags; with nothing at all the built-in example, with flags alone LoRA at its defaults.
-fn configuration(args: &TrainArgs) -> Result<RunConfig> {
+pub(super) fn configuration(args: &RunArgs) -> Result<RunConfig> {
     let overrides = args.overrides();
     Ok(match &args.config {
         Some(file) => config::load(Some(file), &overrides)?,
@@ -82,6 +87,19 @@ impl Screen {
                 }
                 let text = preview(std::io::stderr().is_terminal());
                 eprintln!("example, its trained part marked:\n{}\n", indented(&text));
+            }
+            Event::Memory { need } => {
+                let (total, free) = (Size(need.footprint.total()), need.available.map(Size));
+                match free {
+                    Some(free) => eprintln!("memory    about {total} needed, {free} free"),
+                    None => eprintln!("memory    about {total} needed"),
+                }
+                if !need.fits() {
+                    let proposals = super::plan::proposals(&need.proposals);
+                    eprintln!(
+                        "warning: this may not fit. What would help, one after another:\n{proposals}"
+                    );
+                }
             }
             Event::Model { backend, count, plan } => {
                 eprintln!(

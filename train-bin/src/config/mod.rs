@@ -54,7 +54,7 @@
 //! betas = [0.9, 0.999]
 //! eps = 1e-8
 //! max_grad_norm = 1.0          # 0 or false: no clipping
-//! recompute = "none"           # none | block
+//! recompute = "selective"      # none | selective | block
 //! seed = 0
 //! eval_every = 100             # steps; default: false, only at the end
 //! save_every = 100             # steps; default: false, only at the end

@@ -582,10 +582,6 @@ fn what_is_planned_says_that_it_is_not_there_yet() {
         "data.packing = true",
         "run.toml:1:6: `data.packing = true` is not yet available; use data.packing = false",
     );
-    one_fault(
-        "train.recompute = 'selective'",
-        "run.toml:1:7: `train.recompute = \"selective\"` is not yet available; use train.recompute = \"block\"",
-    );
 }
 
 #[test]
