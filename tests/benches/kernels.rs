@@ -4,7 +4,6 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
 use burn_flex::Flex;
 use criterion::{Criterion, criterion_group, criterion_main};
@@ -154,7 +153,7 @@ fn quantized(criterion: &mut Criterion) {
     let values = normal(&mut generator(1, "benches", &[]), INNER * HIDDEN, 0.05);
     let matrix =
         QuantizedMatrix::quantize(&values, [INNER, HIDDEN], &Quantization::new(QuantFormat::Nf4));
-    let weight: Quantized<Flex> = Quantized::new(matrix, &<Flex as Backend>::Device::default());
+    let weight: Quantized<Flex> = Quantized::new(matrix, &Default::default());
     let dense = || emberlm_quant::portable::dequantize(&weight);
     for tokens in [1, TOKENS] {
         let x = numbers(2, [tokens, HIDDEN]);
