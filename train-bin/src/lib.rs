@@ -4,6 +4,7 @@
 #![deny(missing_docs)]
 
 pub mod adamw;
+pub mod adamw8bit;
 pub mod backend;
 pub mod base;
 pub mod bench;
@@ -16,6 +17,7 @@ pub mod generate;
 pub mod grads;
 pub mod memory;
 pub mod merge;
+pub mod optimizer;
 pub mod prepare;
 pub mod quantize;
 pub mod run;
@@ -25,10 +27,12 @@ pub mod step;
 pub mod train;
 
 pub use adamw::{AdamW, AdamWConfig};
+pub use adamw8bit::AdamW8bit;
 pub use base::Base;
 pub use evaluate::{Evaluation, evaluate};
 pub use generate::{Generator, Sampling};
 pub use grads::Gradients;
+pub use optimizer::{Optimizer, OptimizerConfig};
 pub use run::run;
 pub use schedule::LearningRate;
 pub use step::{StepOptions, TrainBackend, loss_and_grads, loss_sum};

@@ -16,6 +16,7 @@ use crate::builtin;
 use crate::config::{
     self, DataSource, Duration, LoraSection, LoraStart, RunConfig, Template, Warmup,
 };
+use crate::optimizer::OptimizerConfig;
 use crate::run::RunError;
 use crate::schedule::LearningRate;
 use crate::step::TrainBackend;
@@ -94,6 +95,7 @@ pub(crate) fn plan(config: &RunConfig, examples: usize) -> Result<Plan, RunError
         Warmup::Ratio(share) => (share * steps as f64).ceil() as u64,
     };
     let [beta1, beta2] = train.betas;
+    let adamw = AdamWConfig { beta1, beta2, eps: train.eps, weight_decay: train.weight_decay };
     Ok(Plan {
         steps,
         examples: total,
@@ -106,7 +108,10 @@ pub(crate) fn plan(config: &RunConfig, examples: usize) -> Result<Plan, RunError
             warmup,
             steps,
         },
-        adamw: AdamWConfig { beta1, beta2, eps: train.eps, weight_decay: train.weight_decay },
+        optimizer: match train.optimizer {
+            config::Optimizer::AdamW => OptimizerConfig::AdamW(adamw),
+            config::Optimizer::AdamW8bit => OptimizerConfig::AdamW8bit(adamw),
+        },
         max_grad_norm: train.max_grad_norm,
         recompute: train.recompute,
         seed: train.seed,

@@ -357,6 +357,7 @@ impl Check {
                     nonzero_usize,
                 )
                 .unwrap_or(default.grad_accumulation),
+            optimizer: self.choice("train.optimizer", raw.optimizer, default.optimizer),
             learning_rate,
             min_learning_rate,
             schedule: self.choice("train.schedule", raw.schedule, default.schedule),

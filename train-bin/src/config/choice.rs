@@ -181,6 +181,29 @@ impl Choice for Template {
     }
 }
 
+/// What moves the weights: `train.optimizer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Optimizer {
+    /// AdamW with moments in 32 bits.
+    #[default]
+    AdamW,
+    /// AdamW with moments in 8 bits, as bitsandbytes has it: a quarter of the memory.
+    AdamW8bit,
+}
+
+impl Choice for Optimizer {
+    const WHAT: &'static str = "optimizer";
+    const ALL: &'static [Self] = &[Self::AdamW, Self::AdamW8bit];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::AdamW => "adamw",
+            Self::AdamW8bit => "adamw8bit",
+        }
+    }
+}
+
 /// How the learning rate goes on after the warm-up: `train.schedule`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -262,6 +285,14 @@ impl FromStr for Template {
     }
 }
 
+impl FromStr for Optimizer {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::from_name(name)
+    }
+}
+
 impl FromStr for Schedule {
     type Err = UnknownChoice;
 
@@ -302,6 +333,12 @@ impl fmt::Display for Template {
     }
 }
 
+impl fmt::Display for Optimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -332,6 +369,7 @@ mod tests {
         names_agree::<Dtype>();
         names_agree::<Quant>();
         names_agree::<Template>();
+        names_agree::<Optimizer>();
         names_agree::<Schedule>();
         names_agree::<Recompute>();
     }

@@ -46,6 +46,7 @@
 //! epochs = 3.0                 # or: steps = 1000
 //! micro_batch_size = 4
 //! grad_accumulation = 1
+//! optimizer = "adamw"          # adamw | adamw8bit
 //! learning_rate = 2e-4
 //! min_learning_rate = 0.0
 //! schedule = "cosine"          # cosine | linear | constant
@@ -77,7 +78,9 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 use toml::Table;
 
-pub use choice::{Backend, Choice, Dtype, Quant, Recompute, Schedule, Template, UnknownChoice};
+pub use choice::{
+    Backend, Choice, Dtype, Optimizer, Quant, Recompute, Schedule, Template, UnknownChoice,
+};
 pub use error::{ConfigError, Fault, FaultKind, Origin, WriteError};
 pub use merge::Override;
 
@@ -215,6 +218,8 @@ pub struct TrainSection {
     pub micro_batch_size: NonZeroUsize,
     /// Micro-batches in a step.
     pub grad_accumulation: NonZeroUsize,
+    /// What moves the weights.
+    pub optimizer: Optimizer,
     /// The highest learning rate, greater than 0.
     pub learning_rate: f64,
     /// The learning rate at the end of the schedule, from 0 to `learning_rate`.
@@ -318,6 +323,7 @@ impl Default for TrainSection {
             duration: Duration::Epochs(3.0),
             micro_batch_size: nonzero(4),
             grad_accumulation: NonZeroUsize::MIN,
+            optimizer: Optimizer::default(),
             learning_rate: 2e-4,
             min_learning_rate: 0.0,
             schedule: Schedule::default(),

@@ -221,6 +221,7 @@ pub(super) struct RawTrain {
     pub(super) steps: Field<i64>,
     pub(super) micro_batch_size: Field<i64>,
     pub(super) grad_accumulation: Field<i64>,
+    pub(super) optimizer: Field<String>,
     pub(super) learning_rate: Field<f64>,
     pub(super) min_learning_rate: Field<f64>,
     pub(super) schedule: Field<String>,

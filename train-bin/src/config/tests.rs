@@ -53,6 +53,7 @@ overwrite = true
 steps = 7
 micro_batch_size = 2
 grad_accumulation = 3
+optimizer = "adamw8bit"
 learning_rate = 1e-3
 min_learning_rate = 1e-5
 schedule = "linear"
@@ -107,6 +108,7 @@ fn full() -> RunConfig {
             duration: Duration::Steps(NonZeroU64::new(7).unwrap()),
             micro_batch_size: nonzero(2),
             grad_accumulation: nonzero(3),
+            optimizer: Optimizer::AdamW8bit,
             learning_rate: 1e-3,
             min_learning_rate: 1e-5,
             schedule: Schedule::Linear,

@@ -104,6 +104,7 @@ fn raw_train(train: &TrainSection) -> Result<RawTrain, WriteError> {
             "train.grad_accumulation",
             train.grad_accumulation.get() as u64,
         )?,
+        optimizer: name(train.optimizer),
         learning_rate: Field::Given(train.learning_rate),
         min_learning_rate: Field::Given(train.min_learning_rate),
         schedule: name(train.schedule),
