@@ -70,7 +70,12 @@ impl<B: Backend> PackedBytes<B> {
         let rows = filled.reshape([words, 4]);
         let lane = |i: usize| {
             let lane = rows.clone().narrow(1, i, 1).reshape([words]);
-            if i == 0 { lane } else { lane.bitwise_left_shift_scalar((8 * i as i64).elem()) }
+            match i {
+                0 => lane,
+                // The sign, for backends whose numbers are wider than a word.
+                3 => (lane.clone() - lane.greater_equal_elem(128).int() * 256) * (1 << 24),
+                _ => lane * (1 << (8 * i)),
+            }
         };
         let tensor = (1..4).fold(lane(0), |word, i| word.bitwise_or(lane(i)));
         Self { tensor: tensor.cast(IntDType::I32), len }
