@@ -146,7 +146,21 @@ impl View for &StoredTensor<'_> {
 /// # Errors
 /// [`TensorFileError::Io`].
 pub fn write_stored(path: &Path, tensors: &[StoredTensor<'_>]) -> Result<(), TensorFileError> {
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    write_stored_with(path, tensors, None)
+}
+
+/// As [`write_stored`], with one more entry, name and text, in the metadata. Other programs read over it.
+///
+/// # Errors
+/// [`TensorFileError::Io`].
+pub fn write_stored_with(
+    path: &Path,
+    tensors: &[StoredTensor<'_>],
+    entry: Option<(&str, String)>,
+) -> Result<(), TensorFileError> {
+    let format = ("format".to_string(), "pt".to_string());
+    let entry = entry.map(|(name, text)| (name.to_string(), text));
+    let metadata: HashMap<String, String> = std::iter::once(format).chain(entry).collect();
     let views = tensors.iter().map(|tensor| (&tensor.name, tensor));
     replace_atomically(path, |temporary| {
         safetensors::serialize_to_file(views, Some(metadata), temporary)

@@ -25,6 +25,8 @@ pub struct Base {
     pub tokenizer: TextTokenizer,
     /// What an adapter's configuration calls it.
     pub name: String,
+    /// The folder it lies in, if it does.
+    pub folder: Option<PathBuf>,
     weights: Weights,
 }
 
@@ -73,7 +75,9 @@ impl Base {
                 let checkpoint = Checkpoint::open(path, &config)?;
                 let tokenizer = TextTokenizer::from_dir(tokenizer)?;
                 let name = shown(path).display().to_string();
-                Self::new(config, config_text, tokenizer, name, Weights::Checkpoint(checkpoint))
+                let weights = Weights::Checkpoint(checkpoint);
+                let base = Self::new(config, config_text, tokenizer, name, weights)?;
+                Ok(Self { folder: Some(path.clone()), ..base })
             }
             ModelSource::Scratch { config: path, tokenizer } => {
                 let config_text = read_config(path)?;
@@ -118,7 +122,7 @@ impl Base {
         if found > model {
             return Err(BaseError::Vocabulary { name, tokenizer: found, model });
         }
-        Ok(Self { config, config_text, tokenizer, name, weights })
+        Ok(Self { config, config_text, tokenizer, name, folder: None, weights })
     }
 
     /// The model on a device, all frozen; its linear layers quantized, if asked for or stored so.

@@ -301,12 +301,21 @@ pub struct MergeArgs {
     /// Dtype of the merged files; auto: as the base's files
     #[arg(long, default_value_t, value_parser = choice::<MergeDtype>())]
     pub dtype: MergeDtype,
+    /// Quantize the merged layers again as the base's are, and say what is left of the adapter
+    #[arg(long)]
+    pub requantize: bool,
+    /// Text on which models are compared where merging changes what they compute; by default a built-in one
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub sample: Option<PathBuf>,
     /// Where to compute
     #[arg(long, default_value_t, value_parser = choice::<Backend>())]
     pub backend: Backend,
     /// Replace what is in the folder already
     #[arg(long)]
     pub force: bool,
+    /// Print exactly one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Quantize a model's linear layers. Head, embeddings and norms stay dense, in the dtype they are stored in.
@@ -315,7 +324,7 @@ pub struct QuantizeArgs {
     /// Model, a Hugging Face folder, or `builtin`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub model: PathBuf,
-    /// Folder for the quantized model; it must be new or empty
+    /// Folder for the quantized model
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub out: PathBuf,
     /// The form of the weights
@@ -327,6 +336,9 @@ pub struct QuantizeArgs {
     /// Layer that stays dense, such as `down_proj` or `layers.0`; may be given several times
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub skip: Vec<String>,
+    /// Replace what is in the folder already
+    #[arg(long)]
+    pub force: bool,
 }
 
 fn quant_format(text: &str) -> Result<QuantFormat, String> {
