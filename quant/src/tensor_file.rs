@@ -272,6 +272,11 @@ mod tests {
         let path = folder.path().join("t.safetensors");
         write_stored_with(&path, &[], Some(("note", "so".into()))).unwrap();
         let file = TensorFile::open(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        for _ in 0..20 {
+            write_stored_with(&path, &[], Some(("note", "so".into()))).unwrap();
+            assert!(std::fs::read(&path).unwrap() == bytes, "the same bytes each time");
+        }
         assert_eq!((file.metadata("note"), file.metadata("format")), (Some("so"), Some("pt")));
         sample(&path, &[1.0], FloatDtype::F32);
         assert_eq!(TensorFile::open(&path).unwrap().metadata("note"), None);

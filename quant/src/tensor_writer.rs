@@ -158,9 +158,16 @@ pub fn write_stored_with(
     tensors: &[StoredTensor<'_>],
     entry: Option<(&str, String)>,
 ) -> Result<(), TensorFileError> {
-    let format = ("format".to_string(), "pt".to_string());
-    let entry = entry.map(|(name, text)| (name.to_string(), text));
-    let metadata: HashMap<String, String> = std::iter::once(format).chain(entry).collect();
+    let entries = std::iter::once(("format", "pt".to_string())).chain(entry);
+    let entries: Vec<(String, String)> = entries.map(|(name, text)| (name.into(), text)).collect();
+    // It is written in the map's order, which is another for every map: one that is sorted is taken, so that the same
+    // tensors make the same file.
+    let metadata = loop {
+        let metadata: HashMap<String, String> = entries.iter().cloned().collect();
+        if metadata.keys().is_sorted() {
+            break metadata;
+        }
+    };
     let views = tensors.iter().map(|tensor| (&tensor.name, tensor));
     replace_atomically(path, |temporary| {
         safetensors::serialize_to_file(views, Some(metadata), temporary)

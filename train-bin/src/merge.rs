@@ -63,6 +63,8 @@ pub struct Requantized {
     /// The form of the layers.
     #[serde(serialize_with = "format_name")]
     pub format: QuantFormat,
+    /// What is left of all deltas, taken as one.
+    pub all: Survival,
     /// What is left of each layer's delta.
     pub layers: Vec<Survival>,
     /// From base with adapter to the written model, on the sample; `None` where it has no two tokens.
@@ -172,6 +174,7 @@ pub fn merge<B: ModelBackend>(
         let from = |before: &CausalLm<B>| divergence(&base.config, before, &merged, &ids);
         let requantized = survivals.map(|(format, layers)| Requantized {
             format,
+            all: Survival::together("all", &layers),
             layers,
             divergence: from(&adapted),
         });

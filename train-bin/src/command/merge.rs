@@ -21,7 +21,10 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     let base = Base::open_path(&args.model)?;
     let merged = run_on(args.backend, MergeJob { args, base: &base, sample: &sample })??;
     if let Some(moved) = &merged.moved {
-        warn(moved);
+        warn_of_another_base(moved);
+    }
+    if let Some(requantized) = &merged.requantized {
+        warn_of_loss(requantized);
     }
     if args.json {
         println!("{}", serde_json::to_string(&merged)?);
@@ -44,7 +47,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     Ok(())
 }
 
-fn warn(moved: &Moved) {
+fn warn_of_another_base(moved: &Moved) {
     eprintln!(
         "warning: this adapter was trained beside a base in {}, and now stands on the dense one, whose weights differ{}",
         moved.trained_on,
@@ -53,6 +56,16 @@ fn warn(moved: &Moved) {
             None => String::new(),
         }
     );
+}
+
+/// Steps between codes are often wider than a delta, and every weight of the base stands on a code: most go back to it.
+fn warn_of_loss(requantized: &Requantized) {
+    if let Some(share) = requantized.all.survives.filter(|&share| share < 0.5) {
+        eprintln!(
+            "warning: {:.1} % of the adapter is left. Keep it beside the base, or merge it into the dense model that the base was made from, and quantize that: emberlm quantize",
+            100.0 * share
+        );
+    }
 }
 
 /// A line for each kind of layer, one for all, and what it does to predictions.
@@ -65,11 +78,11 @@ fn print_survival(requantized: &Requantized) {
     let percent = |share: Option<f64>| {
         share.map_or_else(|| "–".into(), |share| format!("{:.1} %", 100.0 * share))
     };
-    let line = |name: &str, layers: &[&Survival]| {
-        let all = Survival::together(name, layers.iter().copied());
+    let line = |all: &Survival, layers: &[&Survival]| {
         let least = layers.iter().filter_map(|layer| layer.survives).min_by(f64::total_cmp);
         println!(
-            "{name:<12} {:>7} {:>10.4} {:>9} {:>9} {:>9}",
+            "{:<12} {:>7} {:>10.4} {:>9} {:>9} {:>9}",
+            all.module,
             layers.len(),
             all.delta_norm,
             percent(all.survives),
@@ -82,9 +95,9 @@ fn print_survival(requantized: &Requantized) {
         "layer", "number", "‖delta‖", "survives", "least", "noise"
     );
     for (kind, layers) in &kinds {
-        line(kind, layers);
+        line(&Survival::together(kind, layers.iter().copied()), layers);
     }
-    line("all", &requantized.layers.iter().collect::<Vec<_>>());
+    line(&requantized.all, &requantized.layers.iter().collect::<Vec<_>>());
     if let Some(found) = &requantized.divergence {
         println!("\nbase + adapter against the written model: {}", said(found));
     }
