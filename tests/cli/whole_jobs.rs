@@ -108,6 +108,33 @@ fn a_fine_tune_from_data_to_merged_model() {
 }
 
 #[test]
+fn the_day_that_templates_tell_is_fixed_by_the_run() {
+    let place = Place::new();
+    let template = place.read("model/chat_template.jinja");
+    place.write(
+        "model/chat_template.jinja",
+        format!("{{{{ strftime_now('%d %b %Y') }}}}{template}"),
+    );
+    let train = |run: &str, more: &str| {
+        place.succeed(&format!(
+            "train --quiet --model model --data rows.jsonl --out {run} --backend flex {more} \
+             --set train.steps=1 --set lora.r=4"
+        ));
+        let row = place.read(&format!("{run}/metrics.jsonl"));
+        number(&serde_json::from_str(row.lines().next().unwrap()).unwrap(), "loss")
+    };
+    let july = train("july", "--set data.date=2024-07-26");
+    assert!(place.read("july/config.toml").contains("date = \"2024-07-26\""));
+    assert_ne!(july, train("march", "--set data.date=2031-03-09"));
+
+    // Not given, it is the day of the first run, which the resolved configuration keeps.
+    train("today", "");
+    let config = place.read("today/config.toml");
+    let date = config.lines().find_map(|line| line.strip_prefix("date = ")).unwrap();
+    assert_eq!(date.len(), "\"2024-07-26\"".len(), "{date}");
+}
+
+#[test]
 fn a_dry_run_writes_nothing() {
     let place = Place::new();
     place.succeed("train --dry-run --quiet --model model --data rows.jsonl --out run");

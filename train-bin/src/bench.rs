@@ -110,7 +110,7 @@ pub fn bench<A: TrainBackend>(
     options: &BenchOptions,
     device: &A::Device,
 ) -> Result<BenchReport, BenchError> {
-    let mut model = base.build::<A>(options.quant.quantization(true).as_ref(), device)?;
+    let mut model = base.build::<A>(options.quant.quantization(true, &[]).as_ref(), device)?;
     let lora =
         LoraConfig { r: options.rank, alpha: 2.0 * options.rank as f64, ..LoraConfig::default() };
     inject(model.linears_mut(), &lora, 0, device)?;

@@ -181,12 +181,15 @@ pub struct ModelArgs {
     /// With nf4 and fp4, hold the scales in f32 instead of quantizing them too
     #[arg(long)]
     pub no_double_quant: bool,
+    /// Linear layer that stays dense, such as `down_proj` or `layers.0`; may be given several times
+    #[arg(long, value_name = "NAME", requires = "quant", value_parser = NonEmptyStringValueParser::new())]
+    pub quant_skip: Vec<String>,
 }
 
 impl ModelArgs {
     /// What the loader is asked to do.
     pub fn quantization(&self) -> Option<Quantization> {
-        self.quant.quantization(!self.no_double_quant)
+        self.quant.quantization(!self.no_double_quant, &self.quant_skip)
     }
 }
 

@@ -37,7 +37,7 @@ impl Data {
         let options = ExampleOptions {
             max_length: Some(config.data.max_length),
             template: template_choice(config.data.template),
-            ..ExampleOptions::default()
+            date: Some(config.data.date.clone()),
         };
         let format: Format = config.data.format.parse()?;
         let (train, eval, prompts) = match &config.data.source {

@@ -211,7 +211,7 @@ impl Job for RunJob<'_, '_> {
     fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output {
         let Self { config, options, on_event, base, data, plan, backend } = self;
         let seed = config.train.seed;
-        let quantization = config.model.quant.quantization(config.model.double_quant);
+        let quantization = config.model.quantization();
         let model = base.build::<A>(quantization.as_ref(), &device)?;
         let quantized = model.quantized();
         if let (None, Some((_, weight))) = (&config.lora, quantized.first()) {
@@ -247,7 +247,8 @@ impl Job for RunJob<'_, '_> {
         };
         let mut folder = RunFolder::create(config)?;
         let pad_id = pad_id(&base.tokenizer);
-        let look = Look { base, data, pad_id, batch_size: plan.micro_batch_size };
+        let (batch_size, date) = (plan.micro_batch_size, config.data.date.as_str());
+        let look = Look { base, data, pad_id, batch_size, date };
         let before = look.evaluate(&model.valid(), 0, &mut folder, on_event)?;
         let answers_before = look.answers(&model.valid(), 0, on_event)?;
 
@@ -320,6 +321,7 @@ struct Look<'a> {
     data: &'a Data,
     pad_id: u32,
     batch_size: usize,
+    date: &'a str,
 }
 
 impl Look<'_> {
@@ -355,7 +357,9 @@ impl Look<'_> {
         let mut answers = Vec::new();
         for prompt in &self.data.prompts {
             let messages = [Message::new("user", prompt)];
-            let text = tokenizer.render(&messages, None, true).map_err(DataError::from)?;
+            let text = tokenizer
+                .render_on(&messages, None, true, Some(self.date))
+                .map_err(DataError::from)?;
             let ids = tokenizer.encode(&text)?;
             let answer = generator.answer(&ids, &sampling, &stop_ids, |_| ())?.text;
             let answer = answer.trim().to_string();

@@ -5,6 +5,7 @@ use std::fmt::Display;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
+use emberlm_data::date;
 use toml::{Table, Value};
 
 use super::choice::{Choice, Quant, Recompute};
@@ -103,6 +104,7 @@ impl Check {
                 },
             });
         }
+        let quant_skip = self.quant_skip(raw.quant_skip, quant);
         ModelSection {
             source,
             backend: self.choice("model.backend", raw.backend, default.backend),
@@ -111,7 +113,26 @@ impl Check {
             double_quant: self
                 .given("model.double_quant", raw.double_quant)
                 .unwrap_or(default.double_quant),
+            quant_skip,
         }
+    }
+
+    fn quant_skip(&mut self, field: Field<Vec<String>>, quant: Quant) -> Vec<String> {
+        let key = "model.quant_skip";
+        let Some(names) = self.given(key, field) else { return Vec::new() };
+        if names.iter().any(String::is_empty) {
+            self.out_of_range(key, "names of modules", format!("{names:?}"), "none");
+        }
+        if quant == Quant::None && !names.is_empty() {
+            let kind = FaultKind::Missing {
+                key: "model.quant".to_owned(),
+                expected: "nf4, fp4 or int8",
+                because: format!("{key} is given, and nothing is quantized"),
+                remedy: format!("set model.quant, or remove {key}"),
+            };
+            self.push(key, kind);
+        }
+        names
     }
 
     fn lora(&mut self, raw: RawLora) -> LoraSection {
@@ -245,7 +266,17 @@ impl Check {
                 .whole("data.max_length", raw.max_length, expected, default.max_length, at_least_2)
                 .unwrap_or(default.max_length),
             shuffle: self.given("data.shuffle", raw.shuffle).unwrap_or(default.shuffle),
+            date: self.date(raw.date).unwrap_or(default.date),
         }
+    }
+
+    fn date(&mut self, field: Field<String>) -> Option<String> {
+        let text = self.given("data.date", field)?;
+        if date::is_date(&text) {
+            return Some(text);
+        }
+        self.out_of_range("data.date", "a day as YYYY-MM-DD", format!("{text:?}"), "today");
+        None
     }
 
     fn train(&mut self, raw: RawTrain) -> TrainSection {

@@ -133,14 +133,14 @@ pub enum Quant {
 
 impl Quant {
     /// What the loader is asked to do; `None` where weights stay as they are.
-    pub fn quantization(self, double_quant: bool) -> Option<Quantization> {
+    pub fn quantization(self, double_quant: bool, skip: &[String]) -> Option<Quantization> {
         let format = match self {
             Self::None => return None,
             Self::Nf4 => QuantFormat::Nf4,
             Self::Fp4 => QuantFormat::Fp4,
             Self::Int8 => QuantFormat::Int8,
         };
-        Some(Quantization { double_quant, ..Quantization::new(format) })
+        Some(Quantization { format, double_quant, skip_modules: skip.to_vec() })
     }
 }
 
