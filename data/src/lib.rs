@@ -9,6 +9,7 @@
 
 mod batch;
 mod dataset;
+pub mod date;
 mod error;
 mod example;
 mod files;

@@ -6,9 +6,12 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use burn::tensor::backend::Backend;
-use emberlm_quant::TensorFileError;
 use emberlm_quant::atomic_file::write_atomically;
-use emberlm_quant::tensor_file::{FloatDtype, NamedTensor, TensorFile, write_tensors};
+use emberlm_quant::bnb::BnbConfig;
+use emberlm_quant::tensor_file::{
+    FloatDtype, NamedTensor, StoredTensor, TensorFile, write_stored_with,
+};
+use emberlm_quant::{Quantization, TensorFileError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -19,6 +22,9 @@ use crate::{Adapter, InjectError, LoraConfig, LoraConfigError, NamedLinear, Targ
 pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 /// The configuration's file in an adapter folder.
 pub const CONFIG_FILE: &str = "adapter_config.json";
+/// The entry in the weights' metadata that holds the `quantization_config` of the base that an adapter was trained on.
+/// PEFT's own configuration has no place for it, and PEFT warns of keys that it doesn't know.
+const BASE_QUANTIZATION: &str = "base_quantization_config";
 
 /// Why an adapter folder can't be read, applied or written.
 #[derive(Debug, thiserror::Error)]
@@ -200,6 +206,8 @@ pub struct AdapterFolder {
     pub config: LoraConfig,
     /// The base model it says it was trained on.
     pub base_model: Option<String>,
+    /// How that base was quantized in training, if the adapter says so: those that emberlm saved do.
+    pub trained_on: Option<Quantization>,
     weights: TensorFile,
 }
 
@@ -249,7 +257,11 @@ impl AdapterFolder {
             .check()
             .map_err(|e: LoraConfigError| PeftError::Json { path, reason: e.to_string() })?;
         let weights = TensorFile::open(&folder.join(WEIGHTS_FILE))?;
-        Ok(Self { config, base_model: file.base_model_name_or_path, weights })
+        let trained_on = weights.metadata(BASE_QUANTIZATION).and_then(|text| {
+            let value = serde_json::from_str(text).ok()?;
+            Some(BnbConfig::parse(&value).ok()?.into())
+        });
+        Ok(Self { config, base_model: file.base_model_name_or_path, trained_on, weights })
     }
 
     /// Gives the adapter to a model's layers. Every tensor of the file must bind, and every targeted layer must find its own.
@@ -325,10 +337,14 @@ pub fn save<B: Backend>(
         for (factor, param) in [("lora_A", &adapter.lora_a), ("lora_B", &adapter.lora_b)] {
             let shape = param.dims().to_vec();
             let values = || param.val().into_data().iter::<f32>().collect();
-            tensors.push(NamedTensor { name: key(name, factor), shape, values: Box::new(values) });
+            let tensor = NamedTensor { name: key(name, factor), shape, values: Box::new(values) };
+            tensors.push(StoredTensor::float(tensor, FloatDtype::F32));
         }
     }
-    write_tensors(&folder.join(WEIGHTS_FILE), &tensors, FloatDtype::F32)?;
+    let layers = linears.iter().map(|named| (named.name.as_str(), &named.linear.weight));
+    let trained_on = BnbConfig::of_layers(layers)
+        .map(|config| (BASE_QUANTIZATION, config.to_json(FloatDtype::F32).to_string()));
+    write_stored_with(&folder.join(WEIGHTS_FILE), &tensors, trained_on)?;
     let file = ConfigFile {
         alpha_pattern: config.alpha_pattern.clone(),
         base_model_name_or_path: base_model.map(Into::into),

@@ -7,7 +7,6 @@ use std::path::Path;
 use burn::module::Param;
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_lora::walk::{OnParam, for_each_param};
-use emberlm_quant::QuantizedScales;
 use emberlm_quant::atomic_file::write_atomically;
 use emberlm_quant::bnb::{self, BnbConfig};
 use emberlm_quant::tensor_file::{FloatDtype, NamedTensor, StoredTensor, write_stored};
@@ -54,16 +53,14 @@ const SHARD_BYTES: usize = 5_000_000_000;
 
 /// What `quantization_config` is to say about a model; `None` if it is dense.
 fn quantization_of<B: Backend>(model: &CausalLm<B>) -> Option<BnbConfig> {
-    let quantized = model.quantized();
-    let (_, first) = quantized.first()?;
-    let dense = model.linears().into_iter().filter(|(_, linear)| linear.weight.format().is_none());
+    let linears = model.linears();
+    let layers = linears.iter().map(|(name, linear)| (name.as_str(), &linear.weight));
+    let mut config = BnbConfig::of_layers(layers)?;
     // transformers would leave out the head by itself only if there is no list.
-    let mut skip_modules: Vec<String> = dense.map(|(name, _)| name).collect();
     if model.lm_head.is_none() {
-        skip_modules.push("lm_head".into());
+        config.skip_modules.push("lm_head".into());
     }
-    let double_quant = matches!(first.scales, QuantizedScales::Nested(_));
-    Some(BnbConfig { format: first.format(), double_quant, skip_modules })
+    Some(config)
 }
 
 fn write_shards(folder: &Path, tensors: Vec<StoredTensor<'_>>) -> Result<(), LoadError> {

@@ -2,7 +2,7 @@
 
 use burn::tensor::{Tensor, backend::Backend};
 
-use crate::{Packing, Quantized, portable};
+use crate::{Blockwise, DynamicMap, Packing, Quantized, blockwise, portable};
 
 /// A backend that multiplies by every form of [`Weight`](crate::Weight).
 ///
@@ -39,6 +39,16 @@ pub trait QuantBackend: Backend {
         weight: &Quantized<Self>,
     ) -> Tensor<Self, 2> {
         grad.matmul(Self::dequantize_weight(weight))
+    }
+
+    /// A vector in 8 bits, block by block: `[len]`. No gradient goes through it.
+    fn quantize_blockwise(values: Tensor<Self, 1>, map: DynamicMap) -> Blockwise<Self> {
+        blockwise::quantize(values, map)
+    }
+
+    /// The values of a vector in 8 bits: `[len]`.
+    fn dequantize_blockwise(vector: &Blockwise<Self>) -> Tensor<Self, 1> {
+        blockwise::dequantize(vector)
     }
 }
 

@@ -5,12 +5,13 @@
 //! the only place that tells the shape. An int8 weight lies as I8 `[d_out, d_in]` with `X.SCB`, the rows' greatest
 //! magnitudes.
 
+use burn::tensor::backend::Backend;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::codec::{NestedScales, QuantizedMatrix, Scales};
 use crate::tensor_file::{FloatDtype, NamedTensor, StoredDtype, StoredTensor};
-use crate::{QuantFormat, TensorFile, TensorFileError};
+use crate::{QuantFormat, Quantization, QuantizedScales, TensorFile, TensorFileError, Weight};
 
 /// Block sizes that bitsandbytes knows.
 const BLOCKS: [usize; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
@@ -26,7 +27,31 @@ pub struct BnbConfig {
     pub skip_modules: Vec<String>,
 }
 
+impl From<BnbConfig> for Quantization {
+    /// What makes the same of a dense model.
+    fn from(config: BnbConfig) -> Self {
+        let BnbConfig { format, double_quant, skip_modules } = config;
+        Self { format, double_quant, skip_modules }
+    }
+}
+
 impl BnbConfig {
+    /// How a model's linear layers, given by name, are held; `None` if all are dense.
+    pub fn of_layers<'a, B: Backend>(
+        layers: impl Iterator<Item = (&'a str, &'a Weight<B>)>,
+    ) -> Option<Self> {
+        let (mut first, mut skip_modules) = (None, Vec::new());
+        for (name, weight) in layers {
+            match weight {
+                Weight::Dense(_) => skip_modules.push(name.to_string()),
+                Weight::Quantized(weight) => first = first.or(Some(weight)),
+            }
+        }
+        let first = first?;
+        let double_quant = matches!(first.scales, QuantizedScales::Nested(_));
+        Some(Self { format: first.format(), double_quant, skip_modules })
+    }
+
     /// Reads a `quantization_config`.
     ///
     /// # Errors

@@ -11,9 +11,10 @@ use burn_flex::{Flex, FlexTensor};
 use gemm::Parallelism;
 use rayon::prelude::*;
 
+use crate::codec::blockwise::{self as host, DynamicMap};
 use crate::codec::{CodesView, ScalesView};
 use crate::quantized::{Quantized, QuantizedScales};
-use crate::{Packing, QuantBackend, QuantFormat, portable};
+use crate::{Blockwise, PackedBytes, Packing, QuantBackend, QuantFormat, blockwise, portable};
 
 /// Elements of a panel: 16 MiB, large enough that cutting a weight up costs `gemm` nothing.
 const PANEL: usize = 1 << 22;
@@ -73,6 +74,32 @@ impl QuantBackend for Flex {
             multiply(size, &mut d_x, d_in, (&grad[first..], d_out), (panel, d_in, 1), is_later);
         });
         from_values(d_x, [tokens, d_in])
+    }
+
+    fn quantize_blockwise(values: Tensor<Self, 1>, map: DynamicMap) -> Blockwise<Self> {
+        let device = values.device();
+        let tensor = contiguous(values);
+        let Some(values) = tensor.as_slice::<f32>() else {
+            return blockwise::quantize(
+                Tensor::from_primitive(TensorPrimitive::Float(tensor)),
+                map,
+            );
+        };
+        let (codes, absmax) = host::quantize(values, map);
+        let blocks = absmax.len();
+        let codes = PackedBytes::new(codes, &device);
+        Blockwise { codes, absmax: from_values(absmax, [blocks]), map }
+    }
+
+    fn dequantize_blockwise(vector: &Blockwise<Self>) -> Tensor<Self, 1> {
+        let codes = vector.codes.tensor().into_primitive();
+        let absmax = contiguous(vector.absmax.clone());
+        match (codes.as_slice::<u8>(), absmax.as_slice::<f32>()) {
+            (Some(codes), Some(absmax)) => {
+                from_values(host::dequantize(codes, absmax, vector.map), [codes.len()])
+            }
+            _ => blockwise::dequantize(vector),
+        }
     }
 }
 
@@ -254,7 +281,7 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     )
 }
 
-fn contiguous(tensor: Tensor<Flex, 2>) -> FlexTensor {
+fn contiguous<const D: usize>(tensor: Tensor<Flex, D>) -> FlexTensor {
     tensor.into_primitive().tensor().to_contiguous()
 }
 

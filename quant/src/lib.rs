@@ -9,6 +9,7 @@
 pub mod atomic_file;
 mod autodiff;
 mod backend;
+pub mod blockwise;
 pub mod bnb;
 pub mod codec;
 #[cfg(feature = "cpu")]
@@ -23,7 +24,9 @@ mod tensor_writer;
 mod weight;
 
 pub use backend::QuantBackend;
+pub use blockwise::Blockwise;
 pub use codec::QuantizedMatrix;
+pub use codec::blockwise::{BlockwiseVector, DynamicMap};
 pub use format::{QuantFormat, Quantization};
 pub use packed::{PackedBytes, Packing};
 pub use quantized::{Quantized, QuantizedNested, QuantizedScales};

@@ -28,6 +28,11 @@ impl<B: QuantBackend> PackedBytes<B> {
     pub fn new(bytes: Vec<u8>, device: &B::Device) -> Self {
         Self::with_packing(bytes, B::PACKING, device)
     }
+
+    /// Packs numbers from 0 to 255 that lie on a device already: `[len]`.
+    pub fn pack(numbers: Tensor<B, 1, Int>) -> Self {
+        Self::pack_as(numbers, B::PACKING)
+    }
 }
 
 impl<B: Backend> PackedBytes<B> {
@@ -47,6 +52,33 @@ impl<B: Backend> PackedBytes<B> {
             }
         };
         Self { tensor, len }
+    }
+
+    fn pack_as(numbers: Tensor<B, 1, Int>, packing: Packing) -> Self {
+        let ([len], device) = (numbers.dims(), numbers.device());
+        if packing == Packing::Bytes {
+            return Self { tensor: numbers.cast(IntDType::U8), len };
+        }
+        let words = len.div_ceil(4);
+        let filled = match words * 4 - len {
+            0 => numbers,
+            missing => {
+                let zeros = Tensor::zeros([missing], (&device, numbers.dtype()));
+                Tensor::cat(vec![numbers, zeros], 0)
+            }
+        };
+        let rows = filled.reshape([words, 4]);
+        let lane = |i: usize| {
+            let lane = rows.clone().narrow(1, i, 1).reshape([words]);
+            match i {
+                0 => lane,
+                // The sign, for backends whose numbers are wider than a word.
+                3 => (lane.clone() - lane.greater_equal_elem(128).int() * 256) * (1 << 24),
+                _ => lane * (1 << (8 * i)),
+            }
+        };
+        let tensor = (1..4).fold(lane(0), |word, i| word.bitwise_or(lane(i)));
+        Self { tensor: tensor.cast(IntDType::I32), len }
     }
 
     /// The bytes on the host.
@@ -134,6 +166,8 @@ mod tests {
         assert_eq!(packed.to_host(), bytes);
         let unpacked = packed.unpack().into_data();
         assert!(unpacked.iter::<i64>().eq(bytes.iter().map(|&byte| i64::from(byte))));
+        let again = PackedBytes::pack_as(packed.unpack(), packing);
+        assert_eq!((again.packing(), again.to_host()), (packing, bytes.clone()));
         let nibbles = packed.unpack_nibbles().into_data();
         let expected = bytes.iter().flat_map(|byte| [byte >> 4, byte & 15]).map(i64::from);
         assert!(nibbles.iter::<i64>().eq(expected));

@@ -1,6 +1,6 @@
 //! Safetensors files: memory-mapped, checked before use, read tensor by tensor. `tensor_writer` is the other direction.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,8 @@ use memmap2::Mmap;
 use safetensors::tensor::{Dtype, SafeTensors};
 
 pub use crate::tensor_writer::{
-    FloatDtype, NamedTensor, StoredDtype, StoredTensor, write_stored, write_tensors,
+    FloatDtype, NamedTensor, StoredDtype, StoredTensor, write_stored, write_stored_with,
+    write_tensors,
 };
 
 /// Why a safetensors file can't be read or written.
@@ -117,6 +118,7 @@ pub struct TensorFile {
     path: PathBuf,
     bytes: Bytes,
     entries: BTreeMap<String, TensorEntry>,
+    metadata: HashMap<String, String>,
 }
 
 impl TensorFile {
@@ -161,7 +163,11 @@ impl TensorFile {
                 reason: error.to_string(),
                 bytes: whole.len(),
             })?;
-        Ok(Self { path, bytes, entries })
+        let metadata = SafeTensors::read_metadata(whole)
+            .ok()
+            .and_then(|(_, header)| header.metadata().clone())
+            .unwrap_or_default();
+        Ok(Self { path, bytes, entries, metadata })
     }
 
     /// The file's path (or the name given to [`from_static`](Self::from_static)).
@@ -172,6 +178,11 @@ impl TensorFile {
     /// Every tensor, by key, sorted.
     pub fn entries(&self) -> &BTreeMap<String, TensorEntry> {
         &self.entries
+    }
+
+    /// A text of the file's metadata.
+    pub fn metadata(&self, name: &str) -> Option<&str> {
+        self.metadata.get(name).map(String::as_str)
     }
 
     /// The values of a float tensor as f32, row-major. F16 and BF16 widen exactly.
@@ -273,6 +284,22 @@ mod tests {
             sample(&path, &values, dtype);
             assert_eq!(TensorFile::open(&path).unwrap().read_f32("w").unwrap(), values);
         }
+    }
+
+    #[test]
+    fn a_text_of_the_metadata_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("t.safetensors");
+        write_stored_with(&path, &[], Some(("note", "so".into()))).unwrap();
+        let file = TensorFile::open(&path).unwrap();
+        let bytes = std::fs::read(&path).unwrap();
+        for _ in 0..20 {
+            write_stored_with(&path, &[], Some(("note", "so".into()))).unwrap();
+            assert!(std::fs::read(&path).unwrap() == bytes, "the same bytes each time");
+        }
+        assert_eq!((file.metadata("note"), file.metadata("format")), (Some("so"), Some("pt")));
+        sample(&path, &[1.0], FloatDtype::F32);
+        assert_eq!(TensorFile::open(&path).unwrap().metadata("note"), None);
     }
 
     #[test]

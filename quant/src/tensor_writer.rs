@@ -146,7 +146,28 @@ impl View for &StoredTensor<'_> {
 /// # Errors
 /// [`TensorFileError::Io`].
 pub fn write_stored(path: &Path, tensors: &[StoredTensor<'_>]) -> Result<(), TensorFileError> {
-    let metadata = HashMap::from([("format".to_string(), "pt".to_string())]);
+    write_stored_with(path, tensors, None)
+}
+
+/// As [`write_stored`], with one more entry, name and text, in the metadata. Other programs read over it.
+///
+/// # Errors
+/// [`TensorFileError::Io`].
+pub fn write_stored_with(
+    path: &Path,
+    tensors: &[StoredTensor<'_>],
+    entry: Option<(&str, String)>,
+) -> Result<(), TensorFileError> {
+    let entries = std::iter::once(("format", "pt".to_string())).chain(entry);
+    let entries: Vec<(String, String)> = entries.map(|(name, text)| (name.into(), text)).collect();
+    // It is written in the map's order, which is another for every map: one that is sorted is taken, so that the same
+    // tensors make the same file.
+    let metadata = loop {
+        let metadata: HashMap<String, String> = entries.iter().cloned().collect();
+        if metadata.keys().is_sorted() {
+            break metadata;
+        }
+    };
     let views = tensors.iter().map(|tensor| (&tensor.name, tensor));
     replace_atomically(path, |temporary| {
         safetensors::serialize_to_file(views, Some(metadata), temporary)

@@ -4,7 +4,7 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::support::{Place, golden};
+use crate::support::{Place, golden, stderr};
 
 fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("no number {key} in {value}"))
@@ -105,6 +105,63 @@ fn a_fine_tune_from_data_to_merged_model() {
     let weights =
         |run: &str| fs::read(place.path(&format!("{run}/adapter_model.safetensors"))).unwrap();
     assert!(weights("run") == weights("again"), "the same run, bit for bit");
+}
+
+#[test]
+fn the_optimizer_is_the_one_that_was_asked_for() {
+    let place = Place::new();
+    let data = golden("train/lora-sft/data.jsonl");
+    place.write(
+        "run.toml",
+        format!(
+            "[model]\npath = \"model\"\nbackend = \"flex\"\n[data]\ntrain = [{data:?}]\n\
+             [train]\nsteps = 6\nmicro_batch_size = 2\nlearning_rate = 1e-3\n"
+        ),
+    );
+    let losses = |run: &str, optimizer: &str| -> Vec<f64> {
+        place.succeed(&format!(
+            "train run.toml --quiet --out {run} --set train.optimizer={optimizer}"
+        ));
+        let rows = place.read(&format!("{run}/metrics.jsonl"));
+        rows.lines().map(|row| number(&serde_json::from_str(row).unwrap(), "loss")).collect()
+    };
+    let (exact, coded) = (losses("a", "adamw"), losses("b", "adamw8bit"));
+    // The first step's moments are coded after it has moved the weights.
+    assert_eq!(exact[..2], coded[..2]);
+    assert_ne!(exact, coded);
+    for (exact, coded) in exact.iter().zip(&coded) {
+        assert!((exact - coded).abs() < 0.02 * exact, "{exact} in 32 bits, {coded} in 8");
+    }
+    assert_eq!(coded, losses("c", "adamw8bit"), "the same run, bit for bit");
+    let output = place.run("train run.toml --out d --set train.optimizer=adam8bit");
+    assert!(stderr(&output).contains("did you mean `adamw8bit`?"), "{}", stderr(&output));
+}
+
+#[test]
+fn the_day_that_templates_tell_is_fixed_by_the_run() {
+    let place = Place::new();
+    let template = place.read("model/chat_template.jinja");
+    place.write(
+        "model/chat_template.jinja",
+        format!("{{{{ strftime_now('%d %b %Y') }}}}{template}"),
+    );
+    let train = |run: &str, more: &str| {
+        place.succeed(&format!(
+            "train --quiet --model model --data rows.jsonl --out {run} --backend flex {more} \
+             --set train.steps=1 --set lora.r=4"
+        ));
+        let row = place.read(&format!("{run}/metrics.jsonl"));
+        number(&serde_json::from_str(row.lines().next().unwrap()).unwrap(), "loss")
+    };
+    let july = train("july", "--set data.date=2024-07-26");
+    assert!(place.read("july/config.toml").contains("date = \"2024-07-26\""));
+    assert_ne!(july, train("march", "--set data.date=2031-03-09"));
+
+    // Not given, it is the day of the first run, which the resolved configuration keeps.
+    train("today", "");
+    let config = place.read("today/config.toml");
+    let date = config.lines().find_map(|line| line.strip_prefix("date = ")).unwrap();
+    assert_eq!(date.len(), "\"2024-07-26\"".len(), "{date}");
 }
 
 #[test]

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use burn_flex::Flex;
 use emberlm::config::Recompute;
 use emberlm::footprint::Workload;
+use emberlm::optimizer::OptimizerConfig;
 use emberlm::{AdamW, AdamWConfig, Gradients, StepOptions, Training, loss_and_grads};
 use emberlm_data::{Batch, Target};
 use emberlm_lora::walk::set_trainable;
@@ -134,7 +135,7 @@ fn a_step_holds_what_the_plan_counts_and_recomputing_saves() {
                 targets: ROWS * SEQ / 2,
                 grad_accumulation: 1,
                 recompute,
-                optimizer_bytes: 8.0,
+                optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
             };
             let footprint = workload.footprint().unwrap();
             let expected = footprint.total() - footprint.overhead;

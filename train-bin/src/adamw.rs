@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use burn::module::{Module, Param};
+use burn::module::Module;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, backend::Backend};
-use emberlm_lora::walk::{MapParam, map_params};
 
 use crate::grads::Gradients;
+use crate::optimizer::{Rule, step_with};
 
 /// The constants of AdamW.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -37,10 +37,48 @@ pub struct AdamW<B: Backend> {
     moments: BTreeMap<String, Moments<B>>,
 }
 
+/// Running means of the gradients and of their squares.
 #[derive(Debug, Clone)]
-struct Moments<B: Backend> {
-    first: Tensor<B, 1>,
-    second: Tensor<B, 1>,
+pub(crate) struct Moments<B: Backend> {
+    pub(crate) first: Tensor<B, 1>,
+    pub(crate) second: Tensor<B, 1>,
+}
+
+impl<B: Backend> Moments<B> {
+    /// Bytes of memory.
+    pub(crate) fn bytes(&self) -> usize {
+        let of = |tensor: &Tensor<B, 1>| tensor.dims()[0] * tensor.dtype().size();
+        of(&self.first) + of(&self.second)
+    }
+}
+
+impl AdamWConfig {
+    /// The weight after step number `step` (from 1) at this rate, and the moments after it. All `[elements]`.
+    pub(crate) fn update<B: Backend>(
+        self,
+        step: i32,
+        old: Option<Moments<B>>,
+        weight: Tensor<B, 1>,
+        gradient: Tensor<B, 1>,
+        rate: f64,
+    ) -> (Tensor<B, 1>, Moments<B>) {
+        let Self { beta1, beta2, eps, weight_decay } = self;
+        let moments = match old {
+            None => Moments {
+                first: gradient.clone() * (1.0 - beta1),
+                second: gradient.powi_scalar(2) * (1.0 - beta2),
+            },
+            Some(old) => Moments {
+                first: old.first * beta1 + gradient.clone() * (1.0 - beta1),
+                second: old.second * beta2 + gradient.powi_scalar(2) * (1.0 - beta2),
+            },
+        };
+        let bias1 = 1.0 - beta1.powi(step);
+        let bias2 = 1.0 - beta2.powi(step);
+        let root = moments.second.clone().sqrt() / bias2.sqrt() + eps;
+        let change = moments.first.clone() / root * (rate / bias1);
+        (weight * (1.0 - rate * weight_decay) - change, moments)
+    }
 }
 
 impl<B: Backend> AdamW<B> {
@@ -56,10 +94,16 @@ impl<B: Backend> AdamW<B> {
         M: Module<A>,
     {
         self.steps += 1;
-        let mut update = Update { optimizer: self, gradients, learning_rate };
-        map_params::<A, M>(model, &mut update)
+        step_with::<A, M, _>(self, model, gradients, learning_rate)
     }
 
+    /// Bytes that the moments take.
+    pub fn state_bytes(&self) -> usize {
+        self.moments.values().map(Moments::bytes).sum()
+    }
+}
+
+impl<B: Backend> Rule<B> for AdamW<B> {
     fn update(
         &mut self,
         name: &str,
@@ -67,46 +111,9 @@ impl<B: Backend> AdamW<B> {
         gradient: Tensor<B, 1>,
         rate: f64,
     ) -> Tensor<B, 1> {
-        let AdamWConfig { beta1, beta2, eps, weight_decay } = self.config;
-        let moments = match self.moments.remove(name) {
-            None => Moments {
-                first: gradient.clone() * (1.0 - beta1),
-                second: gradient.powi_scalar(2) * (1.0 - beta2),
-            },
-            Some(old) => Moments {
-                first: old.first * beta1 + gradient.clone() * (1.0 - beta1),
-                second: old.second * beta2 + gradient.powi_scalar(2) * (1.0 - beta2),
-            },
-        };
-        let bias1 = 1.0 - beta1.powi(self.steps);
-        let bias2 = 1.0 - beta2.powi(self.steps);
-        let root = moments.second.clone().sqrt() / bias2.sqrt() + eps;
-        let change = moments.first.clone() / root * (rate / bias1);
+        let old = self.moments.remove(name);
+        let (weight, moments) = self.config.update(self.steps, old, weight, gradient, rate);
         self.moments.insert(name.to_string(), moments);
-        weight * (1.0 - rate * weight_decay) - change
-    }
-}
-
-struct Update<'a, B: Backend> {
-    optimizer: &'a mut AdamW<B>,
-    gradients: &'a Gradients<B>,
-    learning_rate: f64,
-}
-
-impl<A: AutodiffBackend> MapParam<A> for Update<'_, A::InnerBackend> {
-    fn map<const D: usize>(
-        &mut self,
-        name: &str,
-        param: Param<Tensor<A, D>>,
-    ) -> Param<Tensor<A, D>> {
-        let Some(gradient) = self.gradients.get(name) else { return param };
-        let dims = param.dims();
-        param.map(|weight| {
-            let elements: usize = dims.iter().product();
-            let weight = weight.inner().reshape([elements]);
-            let new =
-                self.optimizer.update(name, weight, gradient.value.clone(), self.learning_rate);
-            Tensor::from_inner(new.reshape(dims)).require_grad()
-        })
+        weight
     }
 }

@@ -25,6 +25,8 @@ pub struct Base {
     pub tokenizer: TextTokenizer,
     /// What an adapter's configuration calls it.
     pub name: String,
+    /// The folder it lies in, if it does.
+    pub folder: Option<PathBuf>,
     weights: Weights,
 }
 
@@ -45,6 +47,18 @@ pub enum BaseError {
     /// The adapter.
     #[error(transparent)]
     Adapter(#[from] PeftError),
+    /// Layers to be left dense that the model doesn't have.
+    #[error(
+        "no linear layer of this model is called {}; it has: {}. Layers to skip are named whole, or by parts of their names from dot to dot",
+        unknown.join(", "),
+        available.join(", ")
+    )]
+    UnknownSkip {
+        /// The names.
+        unknown: Vec<String>,
+        /// The last parts of the layers' names.
+        available: Vec<String>,
+    },
     /// A tokenizer that makes tokens which the model doesn't know.
     #[error(
         "{name}: the tokenizer has {tokenizer} tokens and the model only {model}: they don't belong together. Take both from one folder"
@@ -73,7 +87,9 @@ impl Base {
                 let checkpoint = Checkpoint::open(path, &config)?;
                 let tokenizer = TextTokenizer::from_dir(tokenizer)?;
                 let name = shown(path).display().to_string();
-                Self::new(config, config_text, tokenizer, name, Weights::Checkpoint(checkpoint))
+                let weights = Weights::Checkpoint(checkpoint);
+                let base = Self::new(config, config_text, tokenizer, name, weights)?;
+                Ok(Self { folder: Some(path.clone()), ..base })
             }
             ModelSource::Scratch { config: path, tokenizer } => {
                 let config_text = read_config(path)?;
@@ -118,7 +134,7 @@ impl Base {
         if found > model {
             return Err(BaseError::Vocabulary { name, tokenizer: found, model });
         }
-        Ok(Self { config, config_text, tokenizer, name, weights })
+        Ok(Self { config, config_text, tokenizer, name, folder: None, weights })
     }
 
     /// The model on a device, all frozen; its linear layers quantized, if asked for or stored so.
@@ -130,6 +146,9 @@ impl Base {
         quantization: Option<&Quantization>,
         device: &B::Device,
     ) -> Result<CausalLm<B>, BaseError> {
+        if let Some(quantization) = quantization {
+            refuse_unknown_skips(&self.config, quantization)?;
+        }
         match &self.weights {
             Weights::Checkpoint(checkpoint) => {
                 Ok(weights::from_checkpoint(&self.config, checkpoint, quantization, device)?)
@@ -168,6 +187,34 @@ impl Base {
             Weights::Random { .. } => FloatDtype::F32,
         }
     }
+}
+
+/// A typing error in a list of layers must not pass unseen.
+fn refuse_unknown_skips(
+    config: &ModelConfig,
+    quantization: &Quantization,
+) -> Result<(), BaseError> {
+    let tensors = config.tensors();
+    let layers: Vec<&str> = tensors
+        .iter()
+        .filter(|(key, shape)| shape.len() == 2 && key.starts_with("model.layers."))
+        .filter_map(|(key, _)| key.strip_suffix(".weight"))
+        .collect();
+    let is_known = |skip: &str| {
+        let alone = Quantization { skip_modules: vec![skip.into()], ..quantization.clone() };
+        // Dense always, and listed by transformers also where it is tied and no layer of its own.
+        skip == "lm_head" || layers.iter().any(|layer| alone.skips(layer))
+    };
+    let unknown: Vec<String> =
+        quantization.skip_modules.iter().filter(|skip| !is_known(skip)).cloned().collect();
+    if unknown.is_empty() {
+        return Ok(());
+    }
+    let mut available: Vec<String> =
+        layers.iter().map(|layer| layer.rsplit('.').next().unwrap_or(layer).to_owned()).collect();
+    available.sort_unstable();
+    available.dedup();
+    Err(BaseError::UnknownSkip { unknown, available })
 }
 
 fn read_config(path: &Path) -> Result<String, LoadError> {

@@ -16,6 +16,7 @@ use crate::config::{Quant, Recompute};
 use crate::footprint::Workload;
 use crate::grads::Gradients;
 use crate::memory::peak_memory_mib;
+use crate::optimizer::OptimizerConfig;
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
 
 /// What is to be timed.
@@ -113,21 +114,21 @@ pub fn bench<A: TrainBackend>(
     options: &BenchOptions,
     device: &A::Device,
 ) -> Result<BenchReport, BenchError> {
-    let mut model = base.build::<A>(options.quant.quantization(true).as_ref(), device)?;
+    let mut model = base.build::<A>(options.quant.quantization(true, &[]).as_ref(), device)?;
     let lora =
         LoraConfig { r: options.rank, alpha: 2.0 * options.rank as f64, ..LoraConfig::default() };
     inject(model.linears_mut(), &lora, 0, device)?;
     let batch = synthetic_batch(&base.config, options);
     let workload = Workload {
         model: &base.config,
-        quantization: options.quant.quantization(true),
+        quantization: options.quant.quantization(true, &[]),
         lora: Some(lora),
         rows: options.batch,
         seq: options.seq,
         targets: batch.targets.len(),
         grad_accumulation: 1,
         recompute: options.recompute,
-        optimizer_bytes: 8.0,
+        optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
     };
     let planned = workload.footprint().map_err(InjectError::Config)?.total();
     let supervised = batch.targets.len() as f64;

@@ -17,6 +17,7 @@ use emberlm_quant::{QuantFormat, Quantization};
 use serde::Serialize;
 
 use crate::config::Recompute;
+use crate::optimizer::OptimizerConfig;
 use crate::step::chunk_rows;
 
 /// Bytes of a number in f32.
@@ -50,8 +51,8 @@ pub struct Workload<'a> {
     pub grad_accumulation: usize,
     /// What is kept for backward.
     pub recompute: Recompute,
-    /// Bytes of optimizer state for a trained number.
-    pub optimizer_bytes: f64,
+    /// The optimizer.
+    pub optimizer: OptimizerConfig,
 }
 
 /// Bytes by what they are for. The parts are those of the moment at which the sum is greatest.
@@ -119,7 +120,7 @@ impl Workload<'_> {
             + self.head_adapter_elements()? * FLOAT;
         let weights = self.weight_bytes();
         let trained = if self.lora.is_some() { adapters } else { weights };
-        let optimizer = (trained as f64 / FLOAT as f64 * self.optimizer_bytes) as u64;
+        let optimizer = self.optimizer_bytes(&blocks)?;
 
         let reached = blocks.iter().position(Block::is_trained).unwrap_or(blocks.len());
         let kept = |block: &Block| tokens * block.kept(self, block.index > reached) * FLOAT;
@@ -206,6 +207,25 @@ impl Workload<'_> {
                 })
             })
             .collect()
+    }
+
+    /// Bytes of the optimizer's state, tensor by tensor.
+    fn optimizer_bytes(&self, blocks: &[Block]) -> Result<u64, LoraConfigError> {
+        let state = |elements| self.optimizer.state_bytes(elements);
+        Ok(match self.lora {
+            None => {
+                let tensors = self.model.tensors();
+                tensors.iter().map(|(_, shape)| state(shape.iter().product::<usize>() as u64)).sum()
+            }
+            Some(_) => {
+                let of = |linear: &BlockLinear| {
+                    let rank = linear.rank.unwrap_or(0);
+                    state(rank * linear.d_in) + state(rank * linear.d_out)
+                };
+                let in_blocks: u64 = blocks.iter().flat_map(|b| b.linears()).map(|l| of(&l)).sum();
+                in_blocks + state(self.head_adapter_elements()?)
+            }
+        })
     }
 
     fn head_adapter_elements(&self) -> Result<u64, LoraConfigError> {
@@ -456,6 +476,7 @@ impl fmt::Display for Size {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::adamw::AdamWConfig;
     use crate::builtin;
 
     fn workload(model: &ModelConfig) -> Workload<'_> {
@@ -468,7 +489,7 @@ mod tests {
             targets: 12 * 150,
             grad_accumulation: 2,
             recompute: Recompute::None,
-            optimizer_bytes: 8.0,
+            optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
         }
     }
 

@@ -1,18 +1,29 @@
 //! An adapter folded into its base: a plain Hugging Face folder, compared before it is called done.
 
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use emberlm_data::DataError;
+use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::random::{generator, unit};
 use emberlm_model::{
     CausalLm, Inputs, LoadError, ModelBackend, ModelConfig, SequenceBatch, weights,
 };
+use emberlm_quant::QuantFormat;
 use emberlm_quant::atomic_file::replace_folder;
 use emberlm_quant::tensor_file::FloatDtype;
+use serde::{Serialize, Serializer};
 
 use crate::base::{Base, BaseError};
+use crate::divergence::{Divergence, divergence};
+use crate::out_folder::{self, OutFolderError};
+use crate::requantize::{self, Survival};
+
+/// A text of everyday English, some arithmetic and a little code, on which models are compared where none is named.
+pub const SAMPLE: &str = include_str!("../../assets/sample.txt");
+
+/// Tokens of a sample that are looked at.
+const SAMPLE_TOKENS: usize = 2048;
 
 /// What a merge is to do.
 #[derive(Debug, Clone, Copy)]
@@ -23,18 +34,59 @@ pub struct MergeOptions<'a> {
     pub out: &'a Path,
     /// The float type of the files; `None`: as the base's.
     pub dtype: Option<FloatDtype>,
+    /// Quantize the merged layers again as the base's are.
+    pub requantize: bool,
+    /// The text on which models are compared where they can't be equal: [`SAMPLE`], or one's own.
+    pub sample: &'a str,
     /// Replace what is in `out`.
     pub force: bool,
 }
 
 /// What a merge came to.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Merged {
-    /// The float type of the files.
+    /// The float type of the files: of all of them, or of what is not quantized.
+    #[serde(serialize_with = "torch_name")]
     pub dtype: FloatDtype,
-    /// Greatest difference between the logits of base + adapter and those of the written folder, relative to the
-    /// greatest logit.
+    /// Greatest difference between the logits of what was to be written and those of the written folder, relative to
+    /// the greatest logit.
     pub difference: f64,
+    /// What quantizing again did.
+    pub requantized: Option<Requantized>,
+    /// How the merged model differs from the one that the adapter was trained on, where that one is another.
+    pub moved: Option<Moved>,
+}
+
+/// What quantizing again did.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Requantized {
+    /// The form of the layers.
+    #[serde(serialize_with = "format_name")]
+    pub format: QuantFormat,
+    /// What is left of all deltas, taken as one.
+    pub all: Survival,
+    /// What is left of each layer's delta.
+    pub layers: Vec<Survival>,
+    /// From base with adapter to the written model, on the sample; `None` where it has no two tokens.
+    pub divergence: Option<Divergence>,
+}
+
+/// An adapter that stands on another base than it was trained on.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Moved {
+    /// The form of the base in training.
+    #[serde(serialize_with = "format_name")]
+    pub trained_on: QuantFormat,
+    /// From base with adapter, as in training, to the written model, on the sample; `None` where it has no two tokens.
+    pub divergence: Option<Divergence>,
+}
+
+fn torch_name<S: Serializer>(dtype: &FloatDtype, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(dtype.torch_name())
+}
+
+fn format_name<S: Serializer>(format: &QuantFormat, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(format.name())
 }
 
 /// Why a merge failed.
@@ -49,11 +101,18 @@ pub enum MergeError {
     /// The tokenizer's files.
     #[error(transparent)]
     Tokenizer(#[from] DataError),
-    /// The folder has something in it.
-    #[error("{}: the folder isn't empty. Name another, or replace it with --force", path.display())]
-    Taken {
-        /// The folder.
-        path: PathBuf,
+    /// The folder can't be written to.
+    #[error(transparent)]
+    Out(#[from] OutFolderError),
+    /// To be quantized as the base is, which isn't.
+    #[error(
+        "{base} is stored dense, so there is no form to quantize the merged layers to. Merge without --requantize, and then: emberlm quantize --model {} --out …", out.display()
+    )]
+    DenseBase {
+        /// The base.
+        base: String,
+        /// The folder asked for.
+        out: PathBuf,
     },
     /// The merged model isn't the adapted one.
     #[error(
@@ -79,17 +138,30 @@ pub fn merge<B: ModelBackend>(
     options: MergeOptions<'_>,
     device: &B::Device,
 ) -> Result<Merged, MergeError> {
-    let MergeOptions { adapter, out, dtype, force } = options;
-    let is_taken = fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some());
-    if is_taken && !force {
-        return Err(MergeError::Taken { path: out.into() });
-    }
+    let MergeOptions { adapter, out, dtype, requantize, sample, force } = options;
+    let mut sources = vec![("adapter", adapter)];
+    sources.extend(base.folder.as_deref().map(|folder| ("base model", folder)));
+    out_folder::check(out, force, &sources)?;
     let dtype = dtype.unwrap_or(base.stored_dtype());
+    let trained_on = AdapterFolder::open(adapter).map_err(BaseError::from)?.trained_on;
     let adapted = base.build_with::<B>(Some(adapter), None, device)?;
-    let expected = sample_logits(&base.config, &adapted);
+    let stored_as = adapted.quantized().first().map(|(_, weight)| weight.format());
+    let (folded, survivals) = match (requantize, stored_as) {
+        (false, _) => (adapted.clone().merge(), None),
+        (true, Some(format)) => {
+            let (model, layers) = requantize::requantize(adapted.clone());
+            (model, Some((format, layers)))
+        }
+        (true, None) => {
+            return Err(MergeError::DenseBase { base: base.name.clone(), out: out.into() });
+        }
+    };
+    // What is dense may differ by rounding to `dtype`; what is quantized again is compared with itself.
+    let expected = sample_logits(&base.config, if requantize { &folded } else { &adapted });
 
     replace_folder(out, |folder| {
-        weights::save(folder, &adapted.merge(), &base.config_text, dtype)?;
+        weights::save(folder, &folded, &base.config_text, dtype)?;
+        drop(folded);
         base.tokenizer.save(folder)?;
         let (config, merged) = weights::load::<B>(folder, device)?;
         let difference = relative_difference(&sample_logits(&config, &merged), &expected);
@@ -97,7 +169,25 @@ pub fn merge<B: ModelBackend>(
         if difference.is_nan() || difference > allowed {
             return Err(MergeError::Differs { difference, allowed });
         }
-        Ok(Merged { dtype, difference })
+        let mut ids = base.tokenizer.encode_document(sample)?;
+        ids.truncate(SAMPLE_TOKENS);
+        let from = |before: &CausalLm<B>| divergence(&base.config, before, &merged, &ids);
+        let requantized = survivals.map(|(format, layers)| Requantized {
+            format,
+            all: Survival::together("all", &layers),
+            layers,
+            divergence: from(&adapted),
+        });
+        let moved = match trained_on {
+            Some(quantization) if stored_as.is_none() => {
+                let as_trained =
+                    base.build_with::<B>(Some(adapter), Some(&quantization), device)?;
+                let divergence = from(&as_trained);
+                Some(Moved { trained_on: quantization.format, divergence })
+            }
+            _ => None,
+        };
+        Ok(Merged { dtype, difference, requantized, moved })
     })
 }
 

@@ -19,6 +19,7 @@ use crate::config::{
     self, DataSource, Duration, LoraSection, LoraStart, RunConfig, Template, Warmup,
 };
 use crate::footprint::Workload;
+use crate::optimizer::OptimizerConfig;
 use crate::run::RunError;
 use crate::schedule::LearningRate;
 use crate::step::TrainBackend;
@@ -39,7 +40,7 @@ impl Data {
         let options = ExampleOptions {
             max_length: Some(config.data.max_length),
             template: template_choice(config.data.template),
-            ..ExampleOptions::default()
+            date: Some(config.data.date.clone()),
         };
         let format: Format = config.data.format.parse()?;
         let (train, eval, prompts) = match &config.data.source {
@@ -97,6 +98,7 @@ pub(crate) fn plan(config: &RunConfig, examples: usize) -> Result<Plan, RunError
         Warmup::Ratio(share) => (share * steps as f64).ceil() as u64,
     };
     let [beta1, beta2] = train.betas;
+    let adamw = AdamWConfig { beta1, beta2, eps: train.eps, weight_decay: train.weight_decay };
     Ok(Plan {
         steps,
         examples: total,
@@ -109,7 +111,10 @@ pub(crate) fn plan(config: &RunConfig, examples: usize) -> Result<Plan, RunError
             warmup,
             steps,
         },
-        adamw: AdamWConfig { beta1, beta2, eps: train.eps, weight_decay: train.weight_decay },
+        optimizer: match train.optimizer {
+            config::Optimizer::AdamW => OptimizerConfig::AdamW(adamw),
+            config::Optimizer::AdamW8bit => OptimizerConfig::AdamW8bit(adamw),
+        },
         max_grad_norm: train.max_grad_norm,
         recompute: train.recompute,
         seed: train.seed,
@@ -170,6 +175,7 @@ pub(crate) fn workload<'a>(
     config: &RunConfig,
     base: &'a Base,
     data: &Dataset,
+    plan: &Plan,
 ) -> Result<Workload<'a>, RunError> {
     let stored = base.config.quantization.as_ref().map(|stored| Quantization {
         format: stored.format,
@@ -180,13 +186,13 @@ pub(crate) fn workload<'a>(
     let targets = data.examples.iter().map(Example::supervised).max().unwrap_or(0);
     Ok(Workload {
         model: &base.config,
-        quantization: stored.or_else(|| config.model.quant.quantization(config.model.double_quant)),
+        quantization: stored.or_else(|| config.model.quantization()),
         lora: config.lora.as_ref().map(lora_config).transpose()?,
         rows,
         seq: data.summary.longest,
         targets: rows * targets,
         grad_accumulation: config.train.grad_accumulation.get(),
         recompute: config.train.recompute,
-        optimizer_bytes: 8.0,
+        optimizer: plan.optimizer,
     })
 }

@@ -1,8 +1,7 @@
 //! A dense model to a quantized Hugging Face folder, as transformers and bitsandbytes load it.
 
-use std::fs;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use emberlm_data::DataError;
 use emberlm_model::{LoadError, weights};
@@ -10,6 +9,7 @@ use emberlm_quant::atomic_file::replace_folder;
 use emberlm_quant::{QuantBackend, Quantization};
 
 use crate::base::{Base, BaseError};
+use crate::out_folder::{self, OutFolderError};
 
 /// What quantizing came to.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,12 +34,9 @@ pub enum QuantizeError {
     /// The tokenizer's files.
     #[error(transparent)]
     Tokenizer(#[from] DataError),
-    /// The folder has something in it.
-    #[error("{}: the folder isn't empty. Name another", path.display())]
-    Taken {
-        /// The folder.
-        path: PathBuf,
-    },
+    /// The folder can't be written to.
+    #[error(transparent)]
+    Out(#[from] OutFolderError),
     /// Every layer was to be skipped.
     #[error("no layer is left to quantize; skipped are: {}", skipped.join(", "))]
     NothingToDo {
@@ -51,19 +48,20 @@ pub enum QuantizeError {
     Io(#[from] io::Error),
 }
 
-/// Quantizes the linear layers of `base` and writes the model to `out`: beside it first, then in its place.
+/// Quantizes the linear layers of `base` and writes the model to `out`: beside it first, then in its place. With `force`,
+/// what is in `out` is replaced.
 ///
 /// # Errors
 /// [`QuantizeError`]; `out` is then as it was.
 pub fn quantize<B: QuantBackend>(
     base: &Base,
     out: &Path,
+    force: bool,
     quantization: &Quantization,
     device: &B::Device,
 ) -> Result<QuantizeReport, QuantizeError> {
-    if fs::read_dir(out).is_ok_and(|mut entries| entries.next().is_some()) {
-        return Err(QuantizeError::Taken { path: out.into() });
-    }
+    let sources = base.folder.as_deref().map(|folder| ("model", folder));
+    out_folder::check(out, force, sources.as_slice())?;
     let model = base.build::<B>(Some(quantization), device)?;
     let mut report = QuantizeReport { layers: 0, parameters: 0, bytes: 0 };
     for (_, weight) in model.quantized() {

@@ -167,7 +167,7 @@ pub fn run(
     on_event(Event::Data { train: &data.train.summary, eval: eval_summary, preview: &preview });
     let plan = plan(config, data.train.examples.len())?;
     let backend = resolve(config.model.backend);
-    let need = Need::of(&workload(config, &base, &data.train)?, available(backend))?;
+    let need = Need::of(&workload(config, &base, &data.train, &plan)?, available(backend))?;
     on_event(Event::Memory { need: &need });
     let (base, data, plan) = (&base, &data, &plan);
     run_on(backend, RunJob { config, options, on_event, base, data, plan, backend, need })?
@@ -183,7 +183,8 @@ pub fn memory_need(config: &RunConfig, available: Option<u64>) -> Result<Need, R
     let base = Base::open(&config.model.source, config.train.seed)?;
     let data = Data::read(config, &base.tokenizer)?;
     let available = available.or_else(|| self::available(resolve(config.model.backend)));
-    Ok(Need::of(&workload(config, &base, &data.train)?, available)?)
+    let plan = plan(config, data.train.examples.len())?;
+    Ok(Need::of(&workload(config, &base, &data.train, &plan)?, available)?)
 }
 
 /// Memory that a backend's device has free; `None` for GPUs, which don't tell.
@@ -243,7 +244,7 @@ impl Job for RunJob<'_, '_> {
     fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output {
         let Self { config, options, on_event, base, data, plan, backend, need } = self;
         let seed = config.train.seed;
-        let quantization = config.model.quant.quantization(config.model.double_quant);
+        let quantization = config.model.quantization();
         let model = base.build::<A>(quantization.as_ref(), &device)?;
         let quantized = model.quantized();
         if let (None, Some((_, weight))) = (&config.lora, quantized.first()) {
@@ -280,7 +281,8 @@ impl Job for RunJob<'_, '_> {
         };
         let mut folder = RunFolder::create(config)?;
         let pad_id = pad_id(&base.tokenizer);
-        let look = Look { base, data, pad_id, batch_size: plan.micro_batch_size };
+        let (batch_size, date) = (plan.micro_batch_size, config.data.date.as_str());
+        let look = Look { base, data, pad_id, batch_size, date };
         let before = look.evaluate(&model.valid(), 0, &mut folder, on_event)?;
         let answers_before = look.answers(&model.valid(), 0, on_event)?;
 
@@ -353,6 +355,7 @@ struct Look<'a> {
     data: &'a Data,
     pad_id: u32,
     batch_size: usize,
+    date: &'a str,
 }
 
 impl Look<'_> {
@@ -388,7 +391,9 @@ impl Look<'_> {
         let mut answers = Vec::new();
         for prompt in &self.data.prompts {
             let messages = [Message::new("user", prompt)];
-            let text = tokenizer.render(&messages, None, true).map_err(DataError::from)?;
+            let text = tokenizer
+                .render_on(&messages, None, true, Some(self.date))
+                .map_err(DataError::from)?;
             let ids = tokenizer.encode(&text)?;
             let answer = generator.answer(&ids, &sampling, &stop_ids, |_| ())?.text;
             let answer = answer.trim().to_string();

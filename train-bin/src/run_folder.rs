@@ -160,9 +160,15 @@ impl RunFolder {
     ) -> Result<PathBuf, RunFolderError> {
         let name = format!("{CHECKPOINT_PREFIX}{step}");
         let (path, unfinished) = (self.path.join(&name), self.path.join(format!(".{name}.tmp")));
-        save_into(&unfinished, model, product, tokenizer)?;
-        fs::rename(&unfinished, &path)
-            .map_err(|source| RunFolderError::Io { path: path.clone(), source })?;
+        let saved = save_into(&unfinished, model, product, tokenizer).and_then(|()| {
+            fs::rename(&unfinished, &path)
+                .map_err(|source| RunFolderError::Io { path: path.clone(), source })
+        });
+        if saved.is_err() {
+            // The first error is the one to report; half a checkpoint is of no use to anybody.
+            let _ = fs::remove_dir_all(&unfinished);
+        }
+        saved?;
         if let Some(keep) = keep_last {
             let there = checkpoints(&self.path)
                 .map_err(|source| RunFolderError::Io { path: self.path.clone(), source })?;
@@ -205,4 +211,44 @@ fn checkpoints(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     }
     found.sort_unstable();
     Ok(found)
+}
+
+#[cfg(all(test, feature = "cpu"))]
+mod tests {
+    use burn_flex::Flex;
+
+    use super::*;
+    use crate::builtin;
+
+    #[test]
+    fn a_checkpoint_that_fails_leaves_nothing_behind() {
+        let place = tempfile::tempdir().unwrap();
+        let mut config = RunConfig::default();
+        config.train.output_dir = place.path().join("run");
+        let folder = RunFolder::create(&config).unwrap();
+        let files = || -> Vec<_> {
+            let entries = fs::read_dir(folder.path()).unwrap();
+            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
+            names.sort_unstable();
+            names
+        };
+        let before = files();
+        let base = builtin::base().unwrap();
+        let model = base.build::<Flex>(None, &Default::default()).unwrap();
+        let save = |step, config_text: &str| {
+            let product = Product::Model { config_text, dtype: FloatDtype::F32 };
+            folder.save_checkpoint(step, model.clone(), &product, &base.tokenizer, None)
+        };
+        // Fails after the weights were written.
+        assert!(save(1, "no JSON").is_err());
+        assert_eq!(files(), before);
+        // Fails when all is written: its place is taken.
+        fs::create_dir(folder.path().join("checkpoint-2")).unwrap();
+        fs::write(folder.path().join("checkpoint-2/mine"), "mine").unwrap();
+        let before = files();
+        assert!(save(2, &base.config_text).is_err());
+        assert_eq!(files(), before);
+        save(3, &base.config_text).unwrap();
+        assert!(folder.path().join("checkpoint-3/model.safetensors").is_file());
+    }
 }

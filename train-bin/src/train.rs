@@ -4,10 +4,11 @@ use emberlm_data::{Batch, Dataset, Loader};
 use emberlm_lora::DropoutKey;
 use emberlm_model::{CausalLm, ModelConfig};
 
-use crate::adamw::{AdamW, AdamWConfig};
+use crate::adamw::AdamWConfig;
 use crate::check::{self, TrainError};
 use crate::config::{Recompute, Schedule};
 use crate::grads::Gradients;
+use crate::optimizer::{Optimizer, OptimizerConfig};
 use crate::schedule::LearningRate;
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
 
@@ -24,8 +25,8 @@ pub struct Plan {
     pub grad_accumulation: usize,
     /// Rate by step.
     pub learning_rate: LearningRate,
-    /// The optimizer's constants.
-    pub adamw: AdamWConfig,
+    /// The optimizer and its constants.
+    pub optimizer: OptimizerConfig,
     /// Norm that gradients are clipped to.
     pub max_grad_norm: Option<f64>,
     /// What is kept for backward.
@@ -81,7 +82,7 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
     mut after_step: impl FnMut(&StepLog, &CausalLm<A>) -> Result<Flow, E>,
 ) -> Result<CausalLm<A>, E> {
     let loader = Loader::new(data.examples.len(), plan.seed, plan.shuffle);
-    let mut optimizer = AdamW::new(plan.adamw);
+    let mut optimizer = Optimizer::new(plan.optimizer);
     for step in 0..plan.steps {
         let batches = micro_batches(&loader, data, pad_id, plan, step);
         let supervised: usize = batches.iter().map(|batch| batch.targets.len()).sum();
@@ -142,7 +143,7 @@ impl Plan {
                 warmup: 0,
                 steps,
             },
-            adamw: AdamWConfig::default(),
+            optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
             max_grad_norm: Some(1.0),
             recompute: Recompute::default(),
             seed: 0,

@@ -1,5 +1,6 @@
 //! Quantized matrices on the host: made from numbers, turned back into numbers, byte for byte as bitsandbytes does it.
 
+pub mod blockwise;
 mod decode;
 pub mod dynamic;
 mod eight_bit;

@@ -37,6 +37,6 @@ impl Job for QuantizeJob<'_> {
             double_quant: !args.no_double_quant,
             skip_modules: args.skip.clone(),
         };
-        Ok(quantize::<A::InnerBackend>(base, &args.out, &quantization, &device)?)
+        Ok(quantize::<A::InnerBackend>(base, &args.out, args.force, &quantization, &device)?)
     }
 }

@@ -133,14 +133,14 @@ pub enum Quant {
 
 impl Quant {
     /// What the loader is asked to do; `None` where weights stay as they are.
-    pub fn quantization(self, double_quant: bool) -> Option<Quantization> {
+    pub fn quantization(self, double_quant: bool, skip: &[String]) -> Option<Quantization> {
         let format = match self {
             Self::None => return None,
             Self::Nf4 => QuantFormat::Nf4,
             Self::Fp4 => QuantFormat::Fp4,
             Self::Int8 => QuantFormat::Int8,
         };
-        Some(Quantization { double_quant, ..Quantization::new(format) })
+        Some(Quantization { format, double_quant, skip_modules: skip.to_vec() })
     }
 }
 
@@ -177,6 +177,29 @@ impl Choice for Template {
         match self {
             Self::Auto => "auto",
             Self::None => "none",
+        }
+    }
+}
+
+/// What moves the weights: `train.optimizer`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Optimizer {
+    /// AdamW with moments in 32 bits.
+    #[default]
+    AdamW,
+    /// AdamW with moments in 8 bits, as bitsandbytes has it: a quarter of the memory.
+    AdamW8bit,
+}
+
+impl Choice for Optimizer {
+    const WHAT: &'static str = "optimizer";
+    const ALL: &'static [Self] = &[Self::AdamW, Self::AdamW8bit];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::AdamW => "adamw",
+            Self::AdamW8bit => "adamw8bit",
         }
     }
 }
@@ -265,6 +288,14 @@ impl FromStr for Template {
     }
 }
 
+impl FromStr for Optimizer {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::from_name(name)
+    }
+}
+
 impl FromStr for Schedule {
     type Err = UnknownChoice;
 
@@ -305,6 +336,12 @@ impl fmt::Display for Template {
     }
 }
 
+impl fmt::Display for Optimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -335,6 +372,7 @@ mod tests {
         names_agree::<Dtype>();
         names_agree::<Quant>();
         names_agree::<Template>();
+        names_agree::<Optimizer>();
         names_agree::<Schedule>();
         names_agree::<Recompute>();
     }

@@ -22,6 +22,7 @@
 //! dtype = "f32"                # f32 | bf16 | f16: frozen weights and activations
 //! quant = "none"               # none | nf4 | fp4 | int8; needs [lora]
 //! double_quant = true          # quantize the scales of nf4 and fp4 too
+//! quant_skip = ["down_proj"]   # linear layers that stay dense: names, or parts of them from dot to dot
 //!
 //! [lora]                       # no such section: all weights are trained
 //! r = 16                       # rank
@@ -39,6 +40,7 @@
 //! max_length = 2048            # tokens
 //! packing = false
 //! shuffle = true
+//! date = "2026-11-29"          # the day that chat templates tell; default: today
 //!
 //! [train]
 //! output_dir = "runs/default"
@@ -46,6 +48,7 @@
 //! epochs = 3.0                 # or: steps = 1000
 //! micro_batch_size = 4
 //! grad_accumulation = 1
+//! optimizer = "adamw"          # adamw | adamw8bit
 //! learning_rate = 2e-4
 //! min_learning_rate = 0.0
 //! schedule = "cosine"          # cosine | linear | constant
@@ -74,10 +77,14 @@ mod write;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::{Path, PathBuf};
 
+use emberlm_data::date;
+use emberlm_quant::Quantization;
 use serde::{Serialize, Serializer};
 use toml::Table;
 
-pub use choice::{Backend, Choice, Dtype, Quant, Recompute, Schedule, Template, UnknownChoice};
+pub use choice::{
+    Backend, Choice, Dtype, Optimizer, Quant, Recompute, Schedule, Template, UnknownChoice,
+};
 pub use error::{ConfigError, Fault, FaultKind, Origin, WriteError};
 pub use merge::Override;
 
@@ -109,6 +116,8 @@ pub struct ModelSection {
     pub quant: Quant,
     /// Whether the scales of 4-bit weights are quantized too.
     pub double_quant: bool,
+    /// Linear layers that stay dense: whole names, or parts of them from dot to dot. Only beside a `quant`.
+    pub quant_skip: Vec<String>,
 }
 
 /// Where the weights and the tokenizer come from.
@@ -185,6 +194,8 @@ pub struct DataSection {
     pub max_length: NonZeroUsize,
     /// Whether the examples are drawn in random order.
     pub shuffle: bool,
+    /// The day (`YYYY-MM-DD`) that chat templates tell.
+    pub date: String,
 }
 
 /// The files with the examples.
@@ -215,6 +226,8 @@ pub struct TrainSection {
     pub micro_batch_size: NonZeroUsize,
     /// Micro-batches in a step.
     pub grad_accumulation: NonZeroUsize,
+    /// What moves the weights.
+    pub optimizer: Optimizer,
     /// The highest learning rate, greater than 0.
     pub learning_rate: f64,
     /// The learning rate at the end of the schedule, from 0 to `learning_rate`.
@@ -273,6 +286,7 @@ impl Default for ModelSection {
             dtype: Dtype::default(),
             quant: Quant::default(),
             double_quant: true,
+            quant_skip: Vec::new(),
         }
     }
 }
@@ -306,6 +320,7 @@ impl Default for DataSection {
             template: Template::default(),
             max_length: nonzero(2048),
             shuffle: true,
+            date: date::today(),
         }
     }
 }
@@ -318,6 +333,7 @@ impl Default for TrainSection {
             duration: Duration::Epochs(3.0),
             micro_batch_size: nonzero(4),
             grad_accumulation: NonZeroUsize::MIN,
+            optimizer: Optimizer::default(),
             learning_rate: 2e-4,
             min_learning_rate: 0.0,
             schedule: Schedule::default(),
@@ -341,6 +357,13 @@ const fn nonzero(n: usize) -> NonZeroUsize {
     match NonZeroUsize::new(n) {
         Some(n) => n,
         None => NonZeroUsize::MIN,
+    }
+}
+
+impl ModelSection {
+    /// What the loader is asked to do; `None` where weights stay as they are.
+    pub fn quantization(&self) -> Option<Quantization> {
+        self.quant.quantization(self.double_quant, &self.quant_skip)
     }
 }
 

@@ -66,6 +66,10 @@ impl Expected for f64 {
     const EXPECTED: &'static str = "a number";
 }
 
+impl Expected for Vec<String> {
+    const EXPECTED: &'static str = "a list of names (strings)";
+}
+
 impl Expected for [f64; 2] {
     const EXPECTED: &'static str = "a list of two numbers";
 }
@@ -178,6 +182,7 @@ pub(super) struct RawModel {
     pub(super) dtype: Field<String>,
     pub(super) quant: Field<String>,
     pub(super) double_quant: Field<bool>,
+    pub(super) quant_skip: Field<Vec<String>>,
     #[serde(flatten)]
     pub(super) unknown: toml::Table,
 }
@@ -207,6 +212,7 @@ pub(super) struct RawData {
     pub(super) max_length: Field<i64>,
     pub(super) packing: Field<bool>,
     pub(super) shuffle: Field<bool>,
+    pub(super) date: Field<String>,
     #[serde(flatten)]
     pub(super) unknown: toml::Table,
 }
@@ -221,6 +227,7 @@ pub(super) struct RawTrain {
     pub(super) steps: Field<i64>,
     pub(super) micro_batch_size: Field<i64>,
     pub(super) grad_accumulation: Field<i64>,
+    pub(super) optimizer: Field<String>,
     pub(super) learning_rate: Field<f64>,
     pub(super) min_learning_rate: Field<f64>,
     pub(super) schedule: Field<String>,

@@ -33,6 +33,7 @@ backend = "ndarray"
 dtype = "bf16"
 quant = "nf4"
 double_quant = false
+quant_skip = ["down_proj", "layers.0"]
 [lora]
 r = 4
 alpha = 12
@@ -47,12 +48,14 @@ template = "none"
 max_length = 64
 packing = false
 shuffle = false
+date = "2024-07-26"
 [train]
 output_dir = "/runs/x"
 overwrite = true
 steps = 7
 micro_batch_size = 2
 grad_accumulation = 3
+optimizer = "adamw8bit"
 learning_rate = 1e-3
 min_learning_rate = 1e-5
 schedule = "linear"
@@ -81,6 +84,7 @@ fn full() -> RunConfig {
             dtype: Dtype::Bf16,
             quant: Quant::Nf4,
             double_quant: false,
+            quant_skip: vec!["down_proj".into(), "layers.0".into()],
         },
         lora: Some(LoraSection {
             start: LoraStart::Fresh {
@@ -100,6 +104,7 @@ fn full() -> RunConfig {
             template: Template::None,
             max_length: nonzero(64),
             shuffle: false,
+            date: "2024-07-26".into(),
         },
         train: TrainSection {
             output_dir: "/runs/x".into(),
@@ -107,6 +112,7 @@ fn full() -> RunConfig {
             duration: Duration::Steps(NonZeroU64::new(7).unwrap()),
             micro_batch_size: nonzero(2),
             grad_accumulation: nonzero(3),
+            optimizer: Optimizer::AdamW8bit,
             learning_rate: 1e-3,
             min_learning_rate: 1e-5,
             schedule: Schedule::Linear,
@@ -574,6 +580,40 @@ fn what_is_needed_and_missing_is_named_with_the_reason() {
          cannot be trained themselves; add [lora], or remove model.quant",
     );
     assert!(read("model.quant = 'int8'\n[lora]").is_ok());
+}
+
+#[test]
+fn layers_to_skip_want_a_quantization() {
+    one_fault(
+        "[model]\nquant_skip = ['down_proj']",
+        "run.toml:2:1: `model.quant` is missing: expected nf4, fp4 or int8, because model.quant_skip is given, and \
+         nothing is quantized; set model.quant, or remove model.quant_skip",
+    );
+    one_fault(
+        "[lora]\n[model]\nquant = 'nf4'\nquant_skip = ['']",
+        "run.toml:4:1: `model.quant_skip`: expected names of modules, found [\"\"]; change it, or remove it for the \
+         default, none",
+    );
+    let model = read("lora.r = 2\nmodel.quant = 'fp4'\nmodel.quant_skip = ['a']").unwrap().model;
+    assert!(model.quantization().unwrap().skips("x.a.y"));
+}
+
+#[test]
+fn a_day_is_fixed_and_checked() {
+    let date = |text: &str| read(text).unwrap().data.date;
+    assert_eq!(date("data.date = '2024-02-29'"), "2024-02-29");
+    // TOML has dates of its own.
+    assert_eq!(date("data.date = 2024-02-29"), "2024-02-29");
+    assert!(emberlm_data::date::is_date(&date("")), "today, written out");
+    for wrong in ["2023-02-29", "tomorrow", "29.2.2024", ""] {
+        one_fault(
+            &format!("[data]\ndate = '{wrong}'"),
+            &format!(
+                "run.toml:2:1: `data.date`: expected a day as YYYY-MM-DD, found {wrong:?}; change it, or remove it \
+                 for the default, today"
+            ),
+        );
+    }
 }
 
 #[test]

@@ -41,6 +41,7 @@ fn raw_model(model: &ModelSection) -> RawModel {
         dtype: name(model.dtype),
         quant: name(model.quant),
         double_quant: Field::Given(model.double_quant),
+        quant_skip: Some(model.quant_skip.clone()).filter(|skip| !skip.is_empty()).into(),
         unknown: Table::new(),
     }
 }
@@ -81,6 +82,7 @@ fn raw_data(data: &DataSection) -> Result<RawData, WriteError> {
         max_length: integer("data.max_length", data.max_length.get() as u64)?,
         packing: Field::Given(false),
         shuffle: Field::Given(data.shuffle),
+        date: Field::Given(data.date.clone()),
         unknown: Table::new(),
     })
 }
@@ -104,6 +106,7 @@ fn raw_train(train: &TrainSection) -> Result<RawTrain, WriteError> {
             "train.grad_accumulation",
             train.grad_accumulation.get() as u64,
         )?,
+        optimizer: name(train.optimizer),
         learning_rate: Field::Given(train.learning_rate),
         min_learning_rate: Field::Given(train.min_learning_rate),
         schedule: name(train.schedule),

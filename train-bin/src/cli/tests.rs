@@ -1,0 +1,140 @@
+//! What can be typed, and what it comes to.
+
+use super::*;
+use crate::config::{self, DataSource, Duration, ModelSource};
+use clap::CommandFactory;
+use clap::error::ErrorKind;
+use std::num::NonZeroU64;
+
+fn parse(line: &str) -> Result<Command, clap::Error> {
+    Cli::try_parse_from(std::iter::once("emberlm").chain(line.split(' '))).map(|cli| cli.command)
+}
+
+fn train(line: &str) -> TrainArgs {
+    match parse(line).unwrap() {
+        Command::Train(args) => args,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_command_line_is_sound() {
+    Cli::command().debug_assert();
+}
+
+#[test]
+fn flags_of_train_are_settings_that_go_before_set() {
+    let args = train(
+        "train --set train.steps=3 --data a --data /b --eval c --model m --out o --backend flex \
+                      --set model.backend=ndarray",
+    );
+    let config = config::load(args.run.config.as_deref(), &args.run.overrides()).unwrap();
+    let here = |path: &str| std::env::current_dir().unwrap().join(path);
+    assert_eq!(
+        config.model.source,
+        ModelSource::Pretrained { path: here("m"), tokenizer: here("m") }
+    );
+    assert_eq!(config.model.backend, Backend::Flex);
+    let source = DataSource::Files { train: vec![here("a"), "/b".into()], eval: vec![here("c")] };
+    assert_eq!(config.data.source, source);
+    assert_eq!(config.train.output_dir, here("o"));
+    assert_eq!(config.train.duration, Duration::Steps(NonZeroU64::new(3).unwrap()));
+}
+
+#[test]
+fn a_fault_in_a_flag_names_the_flag() {
+    let args = train("train --model m");
+    let error =
+        config::load_str("model.config = 'c'\nmodel.path = 3", "run.toml", &args.run.overrides());
+    let error = error.unwrap_err().to_string();
+    assert!(!error.contains("model.config"), "the flag takes the place of the file's: {error}");
+    let args = train("train --model m --set model.config=c --data d");
+    let error = config::load(None, &args.run.overrides()).unwrap_err().to_string();
+    assert!(
+        error.contains("`model.path` (--model) and `model.config` (--set) contradict"),
+        "{error}"
+    );
+}
+
+#[test]
+fn nothing_given_to_train_overrides_nothing() {
+    let args = train("train");
+    assert_eq!(args, TrainArgs::default());
+    assert!(args.run.overrides().is_empty());
+}
+
+#[test]
+fn resume_takes_a_path_only_after_an_equals_sign() {
+    assert_eq!(train("train run.toml").resume, None);
+    assert_eq!(
+        train("train --resume=runs/a/checkpoint-3").resume,
+        Some(Some("runs/a/checkpoint-3".into()))
+    );
+    let args = train("train --resume run.toml --dry-run");
+    assert_eq!(
+        (args.resume, args.run.config, args.dry_run),
+        (Some(None), Some("run.toml".into()), true)
+    );
+}
+
+#[test]
+fn memory_has_a_unit() {
+    assert_eq!(memory_size("8GiB"), Ok(8 << 30));
+    assert_eq!(memory_size("1.5 g"), Ok(3 << 29));
+    assert_eq!(memory_size("500MB"), Ok(500_000_000));
+    for wrong in ["8", "GiB", "-1GiB", "nanGiB", "8 apples"] {
+        assert!(memory_size(wrong).is_err(), "{wrong}");
+    }
+}
+
+#[test]
+fn sampling_is_greedy_by_default_and_checked() {
+    let Command::Generate(args) = parse("generate --model m --stop a --stop b").unwrap() else {
+        panic!()
+    };
+    assert_eq!(args.sampling.temperature, 0.0);
+    assert_eq!(args.sampling.max_new_tokens.get(), 256);
+    assert_eq!(args.sampling.stop, ["a", "b"]);
+    for wrong in [
+        "--temperature=-1",
+        "--temperature=nan",
+        "--top-p=0",
+        "--top-p=1.1",
+        "--repetition-penalty=0",
+    ] {
+        let error = parse(&format!("generate --model m {wrong}")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ValueValidation, "{wrong}");
+        assert!(error.to_string().contains("expected a number"), "{error}");
+    }
+    let error = parse("generate --model m --raw --system s").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ArgumentConflict);
+}
+
+#[test]
+fn eval_and_merge_have_their_defaults() {
+    let Command::Eval(args) = parse("eval --model m --data a --data b --quant nf4").unwrap() else {
+        panic!()
+    };
+    assert_eq!((args.batch_size.get(), args.max_length.get(), args.data.len()), (4, 2048, 2));
+    assert_eq!(
+        (args.model.quant, args.format.as_str(), args.model.backend),
+        (Quant::Nf4, "auto", Backend::Auto)
+    );
+    assert_eq!(parse("eval --model m").unwrap_err().kind(), ErrorKind::MissingRequiredArgument);
+    let dtype = |line: &str| match parse(line).unwrap() {
+        Command::Merge(args) => args.dtype,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(dtype("merge --model m --adapter a --out o"), MergeDtype::Auto);
+    assert_eq!(
+        dtype("merge --model m --adapter a --out o --dtype bf16"),
+        MergeDtype::All(Dtype::Bf16)
+    );
+}
+
+#[test]
+fn an_unknown_choice_lists_the_choices() {
+    let error = parse("eval --model m --data d --backend gpu").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidValue);
+    assert!(error.to_string().contains("auto, flex, ndarray, wgpu, cuda"), "{error}");
+}
