@@ -281,7 +281,18 @@ impl TextTokenizer {
         tools: Option<&Value>,
         date: Option<&str>,
     ) -> Result<Rendered, TemplateError> {
-        self.templates()?.conversation(tools, date)?.render_trained(&values(messages))
+        self.templates()?.conversation(tools, date)?.render_trained(&values(messages), None)
+    }
+
+    /// As [`TextTokenizer::render_trained`], of the turns that are `chosen` (indices of messages) only.
+    pub(crate) fn render_chosen(
+        &self,
+        messages: &[Message],
+        tools: Option<&Value>,
+        date: Option<&str>,
+        chosen: &[usize],
+    ) -> Result<Rendered, TemplateError> {
+        self.templates()?.conversation(tools, date)?.render_trained(&values(messages), Some(chosen))
     }
 
     fn templates(&self) -> Result<&ChatTemplates, TemplateError> {

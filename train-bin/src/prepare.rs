@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use emberlm_data::{
-    DataError, Dataset, ExampleOptions, Format, SourcedRow, TemplateChoice, TextTokenizer,
-    read_rows,
+    DataError, Dataset, ExampleOptions, Format, Layout, Loader, LoaderOptions, Share, SourcedRow,
+    TemplateChoice, TextTokenizer, read_rows,
 };
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::walk::set_trainable;
@@ -14,7 +14,7 @@ use emberlm_model::CausalLm;
 use crate::adamw::AdamWConfig;
 use crate::builtin;
 use crate::config::{
-    self, DataSource, Duration, LoraSection, LoraStart, RunConfig, Template, Warmup,
+    self, DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig, Template, Warmup,
 };
 use crate::run::RunError;
 use crate::schedule::LearningRate;
@@ -29,6 +29,19 @@ pub(crate) struct Data {
     pub(crate) eval: Option<Dataset>,
     /// Questions that are asked before and after.
     pub(crate) prompts: Vec<String>,
+    /// What an epoch draws from each source, if it is a mixture.
+    pub(crate) mixture: Vec<Drawn>,
+}
+
+/// What an epoch draws from a source of a mixture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drawn {
+    /// The source's files.
+    pub paths: Vec<PathBuf>,
+    /// Examples it has.
+    pub examples: usize,
+    /// Examples drawn from it in an epoch.
+    pub draws: usize,
 }
 
 impl Data {
@@ -36,23 +49,44 @@ impl Data {
         let options = ExampleOptions {
             max_length: Some(config.data.max_length),
             template: template_choice(config.data.template),
+            train_on: config.data.train_on.turns(),
             ..ExampleOptions::default()
         };
         let format: Format = config.data.format.parse()?;
+        let build = |rows: Vec<SourcedRow>| Dataset::build(rows, tokenizer, &options);
         let (train, eval, prompts) = match &config.data.source {
             DataSource::Builtin => {
-                (builtin::train_rows()?, builtin::heldout_rows()?, builtin::prompts())
+                (build(builtin::train_rows()?)?, builtin::heldout_rows()?, builtin::prompts())
             }
             DataSource::Files { train, eval } => {
-                (read_all(train, format)?, read_all(eval, format)?, Vec::new())
+                (build(read_all(train, format)?)?, read_all(eval, format)?, Vec::new())
+            }
+            DataSource::Mixture { sources, eval } => {
+                let mut parts = Vec::with_capacity(sources.len());
+                for source in sources {
+                    parts.push((build(read_all(&source.paths, format)?)?, source.weight));
+                }
+                (Dataset::mixture(parts), read_all(eval, format)?, Vec::new())
             }
         };
-        let eval = match eval.as_slice() {
-            [] => None,
-            rows => Some(Dataset::build(rows, tokenizer, &options)?),
+        let eval = if eval.is_empty() { None } else { Some(build(eval)?) };
+        let mixture = match &config.data.source {
+            DataSource::Mixture { sources, .. } => drawn(sources, &train),
+            _ => Vec::new(),
         };
-        Ok(Self { train: Dataset::build(train, tokenizer, &options)?, eval, prompts })
+        Ok(Self { train, eval, prompts, mixture })
     }
+}
+
+fn drawn(sources: &[MixtureSource], data: &Dataset) -> Vec<Drawn> {
+    let draws = Loader::new(data, LoaderOptions::default()).draws();
+    let counts = data.shares.iter().zip(draws);
+    let drawn = |(source, (share, draws)): (&MixtureSource, (&Share, usize))| Drawn {
+        paths: source.paths.clone(),
+        examples: share.examples,
+        draws,
+    };
+    sources.iter().zip(counts).map(drawn).collect()
 }
 
 /// The data crate's name for a configured template.
@@ -75,43 +109,52 @@ pub fn read_all(files: &[PathBuf], format: Format) -> Result<Vec<SourcedRow>, Da
     Ok(rows)
 }
 
-/// Turns the configuration into numbers, for a data set of this many examples.
-pub(crate) fn plan(config: &RunConfig, examples: usize) -> Result<Plan, RunError> {
+/// Turns the configuration into numbers, for a data set.
+pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError> {
     let train = &config.train;
-    let per_step = (train.micro_batch_size.get() * train.grad_accumulation.get()) as u64;
-    let (steps, total) = match train.duration {
-        Duration::Steps(steps) => (steps.get(), steps.get() * per_step),
-        Duration::Epochs(epochs) => {
-            let total = (epochs * examples as f64).round() as u64;
-            if total == 0 {
-                return Err(RunError::NoSteps { epochs, examples });
-            }
-            (total.div_ceil(per_step), total)
-        }
-    };
-    let warmup = match train.warmup {
-        Warmup::Steps(steps) => steps,
-        Warmup::Ratio(share) => (share * steps as f64).ceil() as u64,
-    };
     let [beta1, beta2] = train.betas;
-    Ok(Plan {
-        steps,
-        examples: total,
+    let mut plan = Plan {
+        steps: 0,
+        rows: 0,
         micro_batch_size: train.micro_batch_size.get(),
         grad_accumulation: train.grad_accumulation.get(),
         learning_rate: LearningRate {
             schedule: train.schedule,
             peak: train.learning_rate,
             floor: train.min_learning_rate,
-            warmup,
-            steps,
+            warmup: 0,
+            steps: 0,
         },
         adamw: AdamWConfig { beta1, beta2, eps: train.eps, weight_decay: train.weight_decay },
         max_grad_norm: train.max_grad_norm,
         recompute: train.recompute,
         seed: train.seed,
         shuffle: config.data.shuffle,
-    })
+        layout: match config.data.layout {
+            config::Layout::OnePerRow => Layout::OnePerRow,
+            config::Layout::ByLength => {
+                Layout::ByLength { micro_batch: train.micro_batch_size.get() }
+            }
+            config::Layout::Packed => Layout::Packed,
+        },
+    };
+    let per_step = plan.rows_per_step();
+    (plan.steps, plan.rows) = match train.duration {
+        Duration::Steps(steps) => (steps.get(), steps.get() * per_step),
+        Duration::Epochs(epochs) => {
+            let rows = plan.loader(data).rows_in(epochs);
+            if rows == 0 {
+                return Err(RunError::NoSteps { epochs, examples: data.examples.len() });
+            }
+            (rows.div_ceil(per_step), rows)
+        }
+    };
+    plan.learning_rate.steps = plan.steps;
+    plan.learning_rate.warmup = match train.warmup {
+        Warmup::Steps(steps) => steps,
+        Warmup::Ratio(share) => (share * plan.steps as f64).ceil() as u64,
+    };
+    Ok(plan)
 }
 
 /// Makes the model trainable as configured: adapters, or everything.

@@ -18,10 +18,10 @@ use crate::backend::{BackendError, Job, resolve, run_on};
 use crate::base::{Base, BaseError};
 use crate::check::TrainError;
 use crate::config::{Backend, Choice, Dtype, RunConfig};
-use crate::evaluate::{Evaluation, evaluate};
+use crate::evaluate::{Evaluation, evaluate_in};
 use crate::generate::{GenerateError, Generator, Sampling};
 use crate::memory::peak_memory_mib;
-use crate::prepare::{Data, plan, prepare};
+use crate::prepare::{Data, Drawn, plan, prepare};
 use crate::run_folder::{Product, RunFolder, RunFolderError};
 use crate::step::TrainBackend;
 use crate::train::{Flow, Plan, StepLog, train};
@@ -34,6 +34,8 @@ pub enum Event<'a> {
         train: &'a Summary,
         /// Of the rows to evaluate on.
         eval: Option<&'a Summary>,
+        /// What an epoch draws from each source, if it is a mixture.
+        mixture: &'a [Drawn],
         /// One example, its trained part marked.
         preview: &'a dyn Fn(bool) -> String,
     },
@@ -45,6 +47,8 @@ pub enum Event<'a> {
         count: ParamCount,
         /// The plan in numbers.
         plan: &'a Plan,
+        /// Rows of the first epoch.
+        rows: u64,
     },
     /// An evaluation after `step` steps.
     Evaluated {
@@ -154,8 +158,13 @@ pub fn run(
     let data = Data::read(config, &base.tokenizer)?;
     let preview = |ansi| preview(&data.train.examples[0], &base.tokenizer, ansi);
     let eval_summary = data.eval.as_ref().map(|eval| &eval.summary);
-    on_event(Event::Data { train: &data.train.summary, eval: eval_summary, preview: &preview });
-    let plan = plan(config, data.train.examples.len())?;
+    on_event(Event::Data {
+        train: &data.train.summary,
+        eval: eval_summary,
+        mixture: &data.mixture,
+        preview: &preview,
+    });
+    let plan = plan(config, &data.train)?;
     let backend = resolve(config.model.backend);
     run_on(
         backend,
@@ -191,6 +200,7 @@ struct StepRow {
     learning_rate: f64,
     supervised_tokens: usize,
     tokens: usize,
+    padding: f64,
     tokens_per_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_memory_mib: Option<u64>,
@@ -224,7 +234,8 @@ impl Job for RunJob<'_, '_> {
         let (model, lora) = prepare(model, config.lora.as_ref(), seed, &device)?;
         let mut count = count_params::<A, _>(&model);
         count.total += frozen;
-        on_event(Event::Model { backend: backend.name(), count, plan });
+        let rows = plan.loader(&data.train).rows_of(0);
+        on_event(Event::Model { backend: backend.name(), count, plan, rows });
         let mut report = Report {
             count,
             steps: 0,
@@ -247,7 +258,7 @@ impl Job for RunJob<'_, '_> {
         };
         let mut folder = RunFolder::create(config)?;
         let pad_id = pad_id(&base.tokenizer);
-        let look = Look { base, data, pad_id, batch_size: plan.micro_batch_size };
+        let look = Look { base, data, pad_id, plan };
         let before = look.evaluate(&model.valid(), 0, &mut folder, on_event)?;
         let answers_before = look.answers(&model.valid(), 0, on_event)?;
 
@@ -263,6 +274,7 @@ impl Job for RunJob<'_, '_> {
                 learning_rate: log.learning_rate,
                 supervised_tokens: log.supervised_tokens,
                 tokens: log.tokens,
+                padding: log.padding,
                 tokens_per_s,
                 peak_memory_mib: peak_memory_mib(),
             })?;
@@ -319,7 +331,7 @@ struct Look<'a> {
     base: &'a Base,
     data: &'a Data,
     pad_id: u32,
-    batch_size: usize,
+    plan: &'a Plan,
 }
 
 impl Look<'_> {
@@ -331,7 +343,9 @@ impl Look<'_> {
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> Result<Option<Evaluation>, RunError> {
         let Some(eval) = &self.data.eval else { return Ok(None) };
-        let evaluation = evaluate(model, &self.base.config, eval, self.pad_id, self.batch_size);
+        let Plan { layout, micro_batch_size, .. } = *self.plan;
+        let config = &self.base.config;
+        let evaluation = evaluate_in(layout, model, config, eval, self.pad_id, micro_batch_size);
         folder.log(&EvalRow {
             step,
             eval_loss: evaluation.loss,

@@ -6,6 +6,7 @@ mod finite_differences;
 mod kernels;
 mod laws;
 mod model_goldens;
+mod packing;
 mod qlora;
 mod quant_goldens;
 mod support;

@@ -1,5 +1,7 @@
 //! From the raw configuration to the checked one.
 
+mod data;
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -12,11 +14,11 @@ use super::error::{ConfigError, Fault, FaultKind, Origin};
 use super::keys::{SECTIONS, keys_of, nearest_key, nearest_section};
 use super::merge::{Layers, absolute};
 use super::raw::{
-    Expected, Field, Off, OrOff, Paths, RawConfig, RawData, RawLora, RawModel, RawTargets, RawTrain,
+    Expected, Field, Off, OrOff, Paths, RawConfig, RawLora, RawModel, RawTargets, RawTrain,
 };
 use super::{
-    DataSection, DataSource, Duration, LoraSection, LoraStart, ModelSection, ModelSource,
-    RunConfig, Targets, TrainSection, Warmup,
+    Duration, LoraSection, LoraStart, ModelSection, ModelSource, RunConfig, Targets, TrainSection,
+    Warmup,
 };
 
 /// The checked configuration, or everything that is wrong with it.
@@ -199,52 +201,6 @@ impl Check {
                 }
                 Targets::List(names)
             }
-        }
-    }
-
-    fn data(&mut self, raw: RawData, model: &ModelSource) -> DataSection {
-        self.unknown_keys("data", &raw.unknown);
-        let default = DataSection::default();
-        let is_faulty = matches!(raw.train, Field::Wrong(_));
-        let train = self.paths("data.train", raw.train);
-        let eval = self.paths("data.eval", raw.eval);
-        let because = match (model, eval.is_empty()) {
-            _ if is_faulty || !train.is_empty() => None,
-            (_, false) => Some(format!("data.eval is given{}", self.beside("data.eval"))),
-            (ModelSource::Builtin, true) => None,
-            (_, true) => Some("the built-in data is for the built-in model only".to_owned()),
-        };
-        if let Some(because) = because {
-            let kind = FaultKind::Missing {
-                key: "data.train".to_owned(),
-                expected: "a file to learn from, or a list of such",
-                because,
-                remedy: "set data.train in the file, or give --data FILE".to_owned(),
-            };
-            self.push("data.train", kind);
-        }
-        if self.given("data.packing", raw.packing) == Some(true) {
-            self.not_yet("data.packing", "true", "false");
-        }
-        let format =
-            self.given("data.format", raw.format).unwrap_or_else(|| default.format.clone());
-        if format.is_empty() {
-            self.out_of_range("data.format", "the name of a format", "\"\"", &default.format);
-        }
-        let at_least_2 = |n| nonzero_usize(n).filter(|n| n.get() >= 2);
-        let expected = "a whole number from 2 on: a token and the one it predicts";
-        DataSection {
-            source: if train.is_empty() {
-                DataSource::Builtin
-            } else {
-                DataSource::Files { train, eval }
-            },
-            format,
-            template: self.choice("data.template", raw.template, default.template),
-            max_length: self
-                .whole("data.max_length", raw.max_length, expected, default.max_length, at_least_2)
-                .unwrap_or(default.max_length),
-            shuffle: self.given("data.shuffle", raw.shuffle).unwrap_or(default.shuffle),
         }
     }
 

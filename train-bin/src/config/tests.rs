@@ -44,8 +44,10 @@ train = ["/d/a.jsonl", "/d/b.jsonl"]
 eval = "/d/c.jsonl"
 format = "messages"
 template = "none"
+train_on = "last"
 max_length = 64
-packing = false
+packing = true
+group_by_length = false
 shuffle = false
 [train]
 output_dir = "/runs/x"
@@ -98,7 +100,9 @@ fn full() -> RunConfig {
             },
             format: "messages".into(),
             template: Template::None,
+            train_on: TrainOn::Last,
             max_length: nonzero(64),
+            layout: Layout::Packed,
             shuffle: false,
         },
         train: TrainSection {
@@ -270,11 +274,91 @@ fn every_key_that_holds_paths_begins_at_the_file() {
             .iter()
             .filter(|(other, _)| *other != key && (*other, key) != ("model.config", "model.path"));
         let text: String = others.map(|(other, path)| format!("{other} = '{path}'\n")).collect();
-        std::fs::write(&file, format!("{text}{key} = 'sub/x'")).unwrap();
+        let (text, value) = match key {
+            // A mixture stands in place of data.train.
+            "data.source" => (text.replace("data.train = '/d'\n", ""), "[{ path = 'sub/x' }]"),
+            _ => (text, "'sub/x'"),
+        };
+        std::fs::write(&file, format!("{text}{key} = {value}")).unwrap();
         let written = load(Some(&file), &[]).unwrap().to_toml().unwrap();
         let expected = folder.path().join("sub/x");
         assert!(written.contains(expected.to_str().unwrap()), "{key}: {written}");
     }
+}
+
+const MIXTURE: &str = "
+[data]
+eval = '/d/e.jsonl'
+[[data.source]]
+path = '/d/a.jsonl'
+weight = 3
+[[data.source]]
+path = ['/d/b.jsonl', 'c.jsonl']
+";
+
+#[test]
+fn a_mixture_has_sources_with_weights() {
+    let here = std::env::current_dir().unwrap();
+    let sources = vec![
+        MixtureSource { paths: vec!["/d/a.jsonl".into()], weight: 3.0 },
+        MixtureSource { paths: vec!["/d/b.jsonl".into(), here.join("c.jsonl")], weight: 1.0 },
+    ];
+    let eval = vec!["/d/e.jsonl".into()];
+    assert_eq!(read(MIXTURE).unwrap().data.source, DataSource::Mixture { sources, eval });
+    // Files on the command line take the place of the mixture in the file.
+    let flag = Override::Flag { flag: "--data", key: "data.train", value: "/x".into() };
+    let config = load_str(MIXTURE, "run.toml", &[flag]).unwrap();
+    let eval = vec!["/d/e.jsonl".into()];
+    assert_eq!(config.data.source, DataSource::Files { train: vec!["/x".into()], eval });
+}
+
+#[test]
+fn faults_in_a_mixture_name_the_source() {
+    one_fault(
+        "[[data.source]]\npath = 'a'\nweight = 0",
+        "run.toml:1:8: `data.source[0].weight`: expected a number greater than 0, found 0; \
+         change it, or remove it for the default, 1",
+    );
+    one_fault(
+        "[[data.source]]\npath = 'a'\n[[data.source]]\npath = 'b'\nwieght = 2",
+        "run.toml:1:8: unknown key `data.source[1].wieght`: did you mean `data.source[1].weight`?",
+    );
+    one_fault(
+        "[[data.source]]\nweight = 2",
+        "run.toml:1:8: `data.source[0].path` is missing: expected a file to learn from, or a list of such, \
+         because it is what a source is; add it, or remove the source",
+    );
+    one_fault(
+        "[[data.source]]\npath = 7",
+        "run.toml:1:8: `data.source[0].path`: expected a path or a list of paths (strings), found the whole number 7; \
+         write it in quotes, \"…\", on the command line '\"…\"'",
+    );
+    for (text, expected) in [
+        ("[[data.source]]\npath = []", "`data.source[0].path`: expected at least one file"),
+        ("data.source = []", "`data.source`: expected at least one source"),
+        ("data.source = 'a'", "`data.source`: expected a list of sections [[data.source]]"),
+        (
+            "data.train = 'd'\ndata.source = [{ path = 'a' }]",
+            "`data.train` (run.toml:1:6) and `data.source`",
+        ),
+    ] {
+        let [fault] = faults(text).try_into().unwrap();
+        assert!(fault.contains(expected), "{fault}");
+    }
+}
+
+#[test]
+fn layouts_that_exclude_each_other_are_refused() {
+    assert_eq!(read("data.packing = true").unwrap().data.layout, Layout::Packed);
+    assert_eq!(read("data.group_by_length = true").unwrap().data.layout, Layout::ByLength);
+    for (text, expected) in [
+        ("data.packing = true\ndata.group_by_length = true", "packed rows are full"),
+        ("data.shuffle = false\ndata.group_by_length = true", "an order of its own"),
+    ] {
+        let [fault] = faults(text).try_into().unwrap();
+        assert!(fault.contains("contradict each other") && fault.contains(expected), "{fault}");
+    }
+    assert!(read("data.shuffle = false\ndata.packing = true").is_ok());
 }
 
 #[test]
@@ -298,6 +382,8 @@ fn the_resolved_configuration_reads_back_as_itself() {
         "[lora]",
         "[lora]\ninit_from = 'runs/a'\ndropout = 0.25",
         "[lora]\ntarget_modules = '.*\\.q_proj'\nalpha = 0.1",
+        MIXTURE,
+        "[data]\ngroup_by_length = true\ntrain_on = 'marked'",
     ];
     let folder = tempfile::tempdir().unwrap();
     for text in texts {
@@ -407,7 +493,14 @@ fn an_unknown_choice_lists_the_choices() {
         "run.toml:2:1: `train.schedule`: expected a schedule, one of cosine, linear, constant, found `cosin`; \
          did you mean `cosine`?",
     );
-    for key in ["model.backend", "model.dtype", "model.quant", "data.template", "train.recompute"] {
+    for key in [
+        "model.backend",
+        "model.dtype",
+        "model.quant",
+        "data.template",
+        "data.train_on",
+        "train.recompute",
+    ] {
         let [fault] = faults(&format!("{key} = '?'")).try_into().unwrap();
         assert!(
             fault.contains(&format!("`{key}`: expected a ")) && fault.ends_with("found `?`"),
@@ -578,10 +671,6 @@ fn what_is_needed_and_missing_is_named_with_the_reason() {
 
 #[test]
 fn what_is_planned_says_that_it_is_not_there_yet() {
-    one_fault(
-        "data.packing = true",
-        "run.toml:1:6: `data.packing = true` is not yet available; use data.packing = false",
-    );
     one_fault(
         "train.recompute = 'selective'",
         "run.toml:1:7: `train.recompute = \"selective\"` is not yet available; use train.recompute = \"block\"",
