@@ -1,6 +1,7 @@
 //! Examples side by side and one after another in rows, padded to one length.
 
 use crate::example::Example;
+use crate::examples::{Examples, View};
 use crate::loader::Piece;
 
 /// A batch: `rows` × `seq`, row-major.
@@ -34,11 +35,10 @@ pub struct Target {
 impl Batch {
     /// Sets examples, each with its index in the data set, one to a row.
     pub fn collate(examples: &[(usize, &Example)], pad_id: u32) -> Self {
-        let whole = |&(index, example): &(usize, _)| {
-            let example: &Example = example;
-            vec![(Piece { example: index, start: 0, end: example.ids.len() }, example)]
-        };
-        let rows: Vec<Vec<(Piece, &Example)>> = examples.iter().map(whole).collect();
+        fn whole(index: usize, example: &Example) -> Vec<(Piece, View<'_>)> {
+            vec![(Piece { example: index, start: 0, end: example.ids.len() }, View::of(example))]
+        }
+        let rows: Vec<_> = examples.iter().map(|&(index, example)| whole(index, example)).collect();
         Self::lay(&rows, pad_id)
     }
 
@@ -47,15 +47,15 @@ impl Batch {
     ///
     /// # Panics
     /// If a piece reaches beyond the examples.
-    pub fn of_rows(rows: &[Vec<Piece>], examples: &[Example], pad_id: u32) -> Self {
-        let with_example = |piece: &Piece| (*piece, &examples[piece.example]);
-        let rows: Vec<Vec<(Piece, &Example)>> =
+    pub fn of_rows(rows: &[Vec<Piece>], examples: &Examples, pad_id: u32) -> Self {
+        let with_example = |piece: &Piece| (*piece, examples.view(piece.example));
+        let rows: Vec<Vec<(Piece, View<'_>)>> =
             rows.iter().map(|row| row.iter().map(with_example).collect()).collect();
         Self::lay(&rows, pad_id)
     }
 
-    fn lay(rows: &[Vec<(Piece, &Example)>], pad_id: u32) -> Self {
-        let tokens = |row: &Vec<(Piece, &Example)>| row.iter().map(|(piece, _)| piece.len()).sum();
+    fn lay(rows: &[Vec<(Piece, View<'_>)>], pad_id: u32) -> Self {
+        let tokens = |row: &Vec<(Piece, View<'_>)>| row.iter().map(|(piece, _)| piece.len()).sum();
         let seq = rows.iter().map(tokens).max().unwrap_or(0);
         let mut batch = Self {
             rows: rows.len(),
@@ -76,14 +76,14 @@ impl Batch {
         batch
     }
 
-    fn place(&mut self, piece: &Piece, example: &Example, begin: usize, segment: u32) {
+    fn place(&mut self, piece: &Piece, example: &View<'_>, begin: usize, segment: u32) {
         let range = begin..begin + piece.len();
         self.ids[range.clone()].copy_from_slice(&example.ids[piece.start..piece.end]);
         self.segments[range.clone()].fill(segment);
         for (slot, position) in self.positions[range].iter_mut().zip(0..) {
             *slot = position;
         }
-        let trained = (piece.start + 1..piece.end).filter(|&token| example.trained[token]);
+        let trained = example.trained_in(piece.start + 1..piece.end);
         self.targets.extend(trained.map(|token| Target {
             index: begin + token - piece.start - 1,
             token: example.ids[token],
@@ -160,8 +160,12 @@ mod tests {
     #[test]
     fn no_target_crosses_a_border() {
         // Every token is trained, also the first of each: it must not be predicted from another example's last.
-        let examples =
-            [example(&[5, 6, 7], &[true; 3]), example(&[8, 9], &[true; 2]), example(&[4], &[true])];
+        let examples = vec![
+            example(&[5, 6, 7], &[true; 3]),
+            example(&[8, 9], &[true; 2]),
+            example(&[4], &[true]),
+        ];
+        let examples = Examples::from(examples);
         let rows = [vec![piece(0, 0, 3), piece(1, 0, 2)], vec![piece(2, 0, 1), piece(0, 1, 3)]];
         let batch = Batch::of_rows(&rows, &examples, 0);
         assert_eq!(batch.ids, [5, 6, 7, 8, 9, 4, 6, 7, 0, 0]);

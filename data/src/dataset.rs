@@ -7,6 +7,7 @@ use rayon::prelude::*;
 
 use crate::error::{DataError, Faults};
 use crate::example::{Example, ExampleOptions, build};
+use crate::examples::Examples;
 use crate::order::Share;
 use crate::row::SourcedRow;
 use crate::supervision::TrainOn;
@@ -16,7 +17,7 @@ use crate::tokenizer::TextTokenizer;
 #[derive(Debug, Clone)]
 pub struct Dataset {
     /// The examples; each has at least one target.
-    pub examples: Vec<Example>,
+    pub examples: Examples,
     /// Counts.
     pub summary: Summary,
     /// Tokens of a row at most, as the examples were made for.
@@ -81,24 +82,26 @@ impl Dataset {
             return Err(DataError::NothingToTrain(summary.why_nothing(options)));
         }
         let (max_length, shares) = (options.max_length, Vec::new());
-        Ok(Self { examples, summary, max_length, shares })
+        Ok(Self { examples: examples.into(), summary, max_length, shares })
     }
 
     /// Joins data sets into a mixture that is drawn from by weights, each finite and greater than 0. What an epoch of it
     /// is, [`Share`] and [`crate::Loader`] say. The greatest length must be the same in all of them.
     pub fn mixture(sources: impl IntoIterator<Item = (Self, f64)>) -> Self {
         let mut all = Self {
-            examples: Vec::new(),
+            examples: Examples::default(),
             summary: Summary::default(),
             max_length: None,
             shares: Vec::new(),
         };
+        let mut parts = Vec::new();
         for (data, weight) in sources {
             all.shares.push(Share { examples: data.examples.len(), weight });
-            all.examples.extend(data.examples);
+            parts.push(data.examples);
             all.summary.add(&data.summary);
             all.max_length = all.max_length.max(data.max_length);
         }
+        all.examples = parts.into_iter().collect();
         all
     }
 }
@@ -117,7 +120,7 @@ impl Summary {
     }
 
     /// Counts an example; whether it is kept.
-    fn count(&mut self, example: &Example, max_length: Option<NonZeroUsize>) -> bool {
+    pub(crate) fn count(&mut self, example: &Example, max_length: Option<NonZeroUsize>) -> bool {
         let supervised = example.supervised();
         if supervised == 0 {
             self.dropped += 1;
@@ -134,7 +137,7 @@ impl Summary {
         true
     }
 
-    fn why_nothing(&self, options: &ExampleOptions) -> String {
+    pub(crate) fn why_nothing(&self, options: &ExampleOptions) -> String {
         match options.max_length {
             _ if self.rows == 0 => "there are no rows. Check the data files".into(),
             Some(most) if self.dropped_by_truncation > 0 => format!(

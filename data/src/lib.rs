@@ -8,9 +8,11 @@
 #![deny(missing_docs)]
 
 mod batch;
+mod cache;
 mod dataset;
 mod error;
 mod example;
+mod examples;
 mod files;
 mod generation_tag;
 mod loader;
@@ -25,13 +27,16 @@ mod shape;
 mod stream;
 mod supervision;
 mod template;
+mod token_file;
 mod tokenizer;
 mod turns;
 
 pub use batch::{Batch, Target};
+pub use cache::{CacheEvent, Cached, Sink};
 pub use dataset::{Dataset, Summary};
 pub use error::{DataError, Fault, Faults, RowError, TemplateError};
 pub use example::{Example, ExampleOptions, TemplateChoice, example};
+pub use examples::Examples;
 pub use files::TokenizerFiles;
 pub use loader::{Cursor, Layout, Loader, LoaderOptions, Piece};
 pub use mix::{MixReport, MixSource, Mixed, mix};

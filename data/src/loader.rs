@@ -4,7 +4,6 @@ use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::dataset::Dataset;
-use crate::example::Example;
 use crate::order::{Order, Purpose, Share, shuffle};
 use crate::packing::{WINDOW, first_fit_decreasing, joined, split};
 
@@ -142,11 +141,11 @@ impl Loader {
     }
 
     fn with_shares(data: &Dataset, shares: &[Share], options: LoaderOptions) -> Self {
-        let length = |example: &Example| Length {
-            tokens: example.ids.len(),
-            is_document: example.is_document,
+        let length = |index| {
+            let view = data.examples.view(index);
+            Length { tokens: view.ids.len(), is_document: view.is_document }
         };
-        let lengths: Vec<Length> = data.examples.iter().map(length).collect();
+        let lengths: Vec<Length> = (0..data.examples.len()).map(length).collect();
         Self::over(lengths, data.max_length.map(NonZeroUsize::get), shares, options)
     }
 

@@ -236,6 +236,18 @@ impl TextTokenizer {
         self.pad
     }
 
+    /// The files it was read from.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.files.iter()
+    }
+
+    /// Whether a chat template may write the date, so that the same row gives other tokens another day.
+    pub(crate) fn asks_for_the_day(&self) -> bool {
+        const ASKS: &[u8] = b"strftime_now";
+        let asks = |bytes: &[u8]| bytes.windows(ASKS.len()).any(|part| part == ASKS);
+        self.files.iter().any(|(name, bytes)| name != TOKENIZER && asks(bytes))
+    }
+
     /// Whether conversations can be rendered.
     pub fn has_chat_template(&self) -> bool {
         self.templates.is_some()

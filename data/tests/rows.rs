@@ -83,7 +83,7 @@ fn conversations_are_never_split_and_stand_apart() {
             targets += batch.targets.len();
             for alone in batch.sequences() {
                 let index = alone.examples[0];
-                let expected = Batch::collate(&[(index, &data.examples[index])], 258);
+                let expected = Batch::collate(&[(index, &data.examples.get(index))], 258);
                 assert_eq!(alone, expected, "as if it stood alone");
                 seen.push(index);
             }

@@ -194,7 +194,7 @@ fn trained_on(tokenizer: &TextTokenizer, messages: Vec<Message>, train_on: Train
     let rows = [SourcedRow { row, source: Source::new("x", 1) }];
     let options = ExampleOptions { train_on, ..ExampleOptions::default() };
     let data = Dataset::build(&rows, tokenizer, &options).unwrap();
-    let example = &data.examples[0];
+    let example = data.examples.get(0);
     let mut parts = Vec::new();
     let mut from = 0;
     for run in example.trained.chunk_by(|a, b| a == b) {

@@ -183,7 +183,7 @@ fn first_non_finite_activation<B: ModelBackend>(
 /// Where examples stand in their files.
 fn sources(data: &Dataset, examples: &[usize]) -> String {
     let mut said: Vec<String> =
-        examples.iter().take(5).map(|&i| data.examples[i].source.to_string()).collect();
+        examples.iter().take(5).map(|&i| data.examples.source(i).to_string()).collect();
     if examples.len() > said.len() {
         said.push(format!("{} more", examples.len() - said.len()));
     }
@@ -210,7 +210,7 @@ mod tests {
         inject(model.linears_mut(), &LoraConfig::default(), 0, &Default::default()).unwrap();
         let rows = &builtin::train_rows().unwrap()[..1];
         let data = Dataset::build(rows, &base.tokenizer, &ExampleOptions::default()).unwrap();
-        let batch = Batch::collate(&[(0, &data.examples[0])], 0);
+        let batch = Batch::collate(&[(0, &data.examples.get(0))], 0);
         let mut gradients = Gradients::default();
         let options =
             StepOptions { scale: 1.0, recompute: Recompute::None, dropout: None, phases: None };

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use emberlm_data::{
-    DataError, Dataset, ExampleOptions, Format, Layout, Loader, LoaderOptions, Share, SourcedRow,
-    TemplateChoice, TextTokenizer, read_rows,
+    CacheEvent, Cached, DataError, Dataset, ExampleOptions, Format, Layout, Loader, LoaderOptions,
+    Share, Sink, SourcedRow, TemplateChoice, TextTokenizer, read_rows,
 };
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::walk::set_trainable;
@@ -45,37 +45,66 @@ pub struct Drawn {
 }
 
 impl Data {
-    pub(crate) fn read(config: &RunConfig, tokenizer: &TextTokenizer) -> Result<Self, RunError> {
+    /// Reads and tokenizes what a run learns from and is evaluated on; `on_event` hears what becomes of the cache.
+    pub(crate) fn read(
+        config: &RunConfig,
+        tokenizer: &TextTokenizer,
+        on_event: &mut dyn FnMut(CacheEvent),
+    ) -> Result<Self, RunError> {
+        let section = &config.data;
         let options = ExampleOptions {
-            max_length: Some(config.data.max_length),
-            template: template_choice(config.data.template),
-            train_on: config.data.train_on.turns(),
+            max_length: Some(section.max_length),
+            template: template_choice(section.template),
+            train_on: section.train_on.turns(),
             ..ExampleOptions::default()
         };
-        let format: Format = config.data.format.parse()?;
-        let build = |rows: Vec<SourcedRow>| Dataset::build(rows, tokenizer, &options);
-        let (train, eval, prompts) = match &config.data.source {
-            DataSource::Builtin => {
-                (build(builtin::train_rows()?)?, builtin::heldout_rows()?, builtin::prompts())
-            }
-            DataSource::Files { train, eval } => {
-                (build(read_all(train, format)?)?, read_all(eval, format)?, Vec::new())
-            }
-            DataSource::Mixture { sources, eval } => {
-                let mut parts = Vec::with_capacity(sources.len());
-                for source in sources {
-                    parts.push((build(read_all(&source.paths, format)?)?, source.weight));
-                }
-                (Dataset::mixture(parts), read_all(eval, format)?, Vec::new())
+        let format: Format = section.format.parse()?;
+        let in_memory = |rows: Vec<SourcedRow>| Dataset::build(rows, tokenizer, &options);
+        let mut of_files = |files: &[PathBuf]| match &section.cache_dir {
+            None => in_memory(read_all(files, format)?),
+            Some(folder) => {
+                let reading = &section.format;
+                let cached = Cached { folder, files, reading, tokenizer, options: &options };
+                cached.load(|sink| read_into(files, format, sink), &mut *on_event)
             }
         };
-        let eval = if eval.is_empty() { None } else { Some(build(eval)?) };
-        let mixture = match &config.data.source {
+        let (train, prompts) = match &section.source {
+            DataSource::Builtin => (in_memory(builtin::train_rows()?)?, builtin::prompts()),
+            DataSource::Files { train, .. } => (of_files(train)?, Vec::new()),
+            DataSource::Mixture { sources, .. } => {
+                let mut parts = Vec::with_capacity(sources.len());
+                for source in sources {
+                    parts.push((of_files(&source.paths)?, source.weight));
+                }
+                (Dataset::mixture(parts), Vec::new())
+            }
+        };
+        let eval = match &section.source {
+            DataSource::Builtin => Some(in_memory(builtin::heldout_rows()?)?),
+            DataSource::Files { eval, .. } | DataSource::Mixture { eval, .. } => {
+                if eval.is_empty() { None } else { Some(of_files(eval)?) }
+            }
+        };
+        let mixture = match &section.source {
             DataSource::Mixture { sources, .. } => drawn(sources, &train),
             _ => Vec::new(),
         };
         Ok(Self { train, eval, prompts, mixture })
     }
+}
+
+/// Rows that are tokenized at a time on their way to a cache.
+const BATCH: usize = 4096;
+
+/// Gives the rows of files to a sink, in order.
+fn read_into(files: &[PathBuf], format: Format, sink: &mut Sink<'_>) -> Result<(), DataError> {
+    for file in files {
+        let mut rows = read_rows(file, format)?.into_iter().map(Ok).peekable();
+        while rows.peek().is_some() {
+            sink(rows.by_ref().take(BATCH).collect())?;
+        }
+    }
+    Ok(())
 }
 
 fn drawn(sources: &[MixtureSource], data: &Dataset) -> Vec<Drawn> {

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use burn::module::AutodiffModule;
-use emberlm_data::{DataError, Message, Summary, TextTokenizer, preview};
+use emberlm_data::{CacheEvent, DataError, Message, Summary, TextTokenizer, preview};
 use emberlm_lora::InjectError;
 use emberlm_lora::peft::PeftError;
 use emberlm_lora::walk::{ParamCount, count_params};
@@ -28,6 +28,8 @@ use crate::train::{Flow, Plan, StepLog, train};
 
 /// What happens in a run, for whoever shows it.
 pub enum Event<'a> {
+    /// Tokens were found in the cache, or written to it.
+    Cache(CacheEvent),
     /// The data has been read.
     Data {
         /// Of the rows to learn from.
@@ -155,8 +157,8 @@ pub fn run(
 ) -> Result<Report, RunError> {
     refuse_what_is_not_yet(config)?;
     let base = Base::open(&config.model.source, config.train.seed)?;
-    let data = Data::read(config, &base.tokenizer)?;
-    let preview = |ansi| preview(&data.train.examples[0], &base.tokenizer, ansi);
+    let data = Data::read(config, &base.tokenizer, &mut |event| on_event(Event::Cache(event)))?;
+    let preview = |ansi| preview(&data.train.examples.get(0), &base.tokenizer, ansi);
     let eval_summary = data.eval.as_ref().map(|eval| &eval.summary);
     on_event(Event::Data {
         train: &data.train.summary,

@@ -170,8 +170,8 @@ fn training_data_counts_the_supervised_tokens_of_the_goldens() {
         let loader = Loader::new(&data, LoaderOptions::default());
         let (taken, after) = loader.take(loader.cursor(4 * step as u64), 4);
         assert_eq!(after, loader.cursor(4 * step as u64 + 4));
-        let examples = taken.iter().flatten().map(|piece| &data.examples[piece.example]);
-        let supervised: usize = examples.map(Example::supervised).sum();
+        let examples = taken.iter().flatten().map(|piece| data.examples.get(piece.example));
+        let supervised: usize = examples.map(|example| example.supervised()).sum();
         assert_eq!(
             supervised as u64,
             log["supervised_tokens"].as_u64().unwrap(),
@@ -179,7 +179,7 @@ fn training_data_counts_the_supervised_tokens_of_the_goldens() {
             step + 1
         );
     }
-    let shown = preview(&data.examples[0], &tokenizer, false);
+    let shown = preview(&data.examples.get(0), &tokenizer, false);
     assert!(shown.ends_with("assistant\n⟦About 1200 °C for steel.<|im_end|>⟧\n"), "{shown}");
 }
 

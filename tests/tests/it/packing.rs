@@ -8,7 +8,7 @@ use emberlm::check::TrainError;
 use emberlm::config::{self, Recompute};
 use emberlm::evaluate::{evaluate, evaluate_in};
 use emberlm::run::{Event, RunOptions, run};
-use emberlm::train::Flow;
+use emberlm::train::{Flow, StepLog};
 use emberlm::{AdamWConfig, Plan, train};
 use emberlm_data::{
     Batch, Cursor, Dataset, ExampleOptions, Format, Layout, Loader, TextTokenizer, parse_rows,
@@ -172,8 +172,8 @@ fn an_evaluation_is_the_same_in_every_layout() {
     assert_close_number("packed", packed.loss, expected.loss, 1e-6);
 }
 
-/// What a run of a configuration logs: steps, supervised tokens of all of them, share of padding, the last epoch.
-fn logged(data: &str, train: &str) -> (u64, usize, f64, f64) {
+/// Every step of a run of a configuration.
+fn steps(data: &str, train: &str) -> Vec<StepLog> {
     let folder = tempfile::tempdir().unwrap();
     let text = format!(
         "[model]\npath = {:?}\nbackend = \"ndarray\"\n[lora]\nr = 2\n[data]\nmax_length = {ROW}\n{data}\n\
@@ -184,17 +184,18 @@ fn logged(data: &str, train: &str) -> (u64, usize, f64, f64) {
     config.train.output_dir = folder.path().join("run");
     let interrupt = AtomicBool::new(false);
     let options = RunOptions { dry_run: false, interrupt: &interrupt };
-    let (mut supervised, mut paddings, mut last) = (0, Vec::new(), (0, 0.0));
+    let mut steps = Vec::new();
     run(&config, options, &mut |event| {
         if let Event::Step { log, .. } = event {
-            supervised += log.supervised_tokens;
-            paddings.push(log.padding);
-            last = (log.step, log.epoch);
+            steps.push(*log);
         }
     })
     .unwrap();
-    let padding = paddings.iter().sum::<f64>() / paddings.len() as f64;
-    (last.0, supervised, padding, last.1)
+    steps
+}
+
+fn supervised(steps: &[StepLog]) -> usize {
+    steps.iter().map(|log| log.supervised_tokens).sum()
 }
 
 #[test]
@@ -202,13 +203,15 @@ fn a_packed_run_takes_each_example_once_an_epoch() {
     let file = golden_path("train/lora-sft/data.jsonl");
     let data = conversations();
     let train = format!("train = [{file:?}]");
-    let rows = batch(&data, Layout::Packed).rows as u64;
-    let (steps, supervised, _, epoch) = logged(&format!("{train}\npacking = true"), "epochs = 3");
-    assert_eq!(steps, (3 * rows).div_ceil(2), "the last step takes what is left");
-    assert_eq!((supervised, epoch), (3 * data.summary.supervised_tokens, 3.0));
-    let (steps, supervised, padding, epoch) = logged(&train, "epochs = 3");
-    assert_eq!((steps, epoch, padding), (9, 3.0, 0.0), "one in a micro-batch needs no padding");
-    assert_eq!(supervised, 3 * data.summary.supervised_tokens);
+    let rows = batch(&data, Layout::Packed).rows;
+    let packed = steps(&format!("{train}\npacking = true"), "epochs = 3");
+    assert_eq!(packed.len(), (3 * rows).div_ceil(2), "the last step takes what is left");
+    assert_eq!(packed.last().unwrap().epoch, 3.0);
+    assert_eq!(supervised(&packed), 3 * data.summary.supervised_tokens);
+    let unpacked = steps(&train, "epochs = 3");
+    assert_eq!((unpacked.len(), unpacked[8].epoch), (9, 3.0));
+    assert!(unpacked.iter().all(|log| log.padding == 0.0), "one in a micro-batch needs none");
+    assert_eq!(supervised(&unpacked), 3 * data.summary.supervised_tokens);
 }
 
 #[test]
@@ -221,11 +224,27 @@ fn a_mixture_runs_by_its_weights() {
         "[[data.source]]\npath = {file:?}\nweight = 6\n[[data.source]]\npath = [{other:?}]\nweight = 1"
     );
     // Seven draws an epoch: six of the one, one of the other.
-    let (steps, supervised, _, epoch) = logged(&data, "epochs = 2");
+    let steps = steps(&data, "epochs = 2");
     let one = {
         let rows = read_rows(&other, Format::Auto).unwrap();
         Dataset::build(&rows, &tokenizer(), &ExampleOptions::default()).unwrap().summary
     };
     let each = conversations().summary.supervised_tokens + one.supervised_tokens;
-    assert_eq!((steps, supervised, epoch), (7, 2 * each, 2.0));
+    assert_eq!((steps.len(), supervised(&steps), steps[6].epoch), (7, 2 * each, 2.0));
+}
+
+#[test]
+fn a_run_from_the_cache_equals_one_from_memory() {
+    let file = golden_path("train/lora-sft/data.jsonl");
+    let folder = tempfile::tempdir().unwrap();
+    for layout in ["packing = true", "group_by_length = true"] {
+        let data = format!("train = [{file:?}]\neval = [{file:?}]\n{layout}");
+        let expected = steps(&data, "epochs = 2");
+        for _ in ["made", "found"] {
+            let cached = format!("{data}\ncache_dir = {:?}", folder.path().join("cache"));
+            assert_eq!(steps(&cached, "epochs = 2"), expected, "bit for bit");
+        }
+    }
+    let files = std::fs::read_dir(folder.path().join("cache")).unwrap().count();
+    assert_eq!(files, 1, "the layout decides nothing of the tokens");
 }

@@ -11,7 +11,7 @@ use emberlm::config::{self, RunConfig, shown};
 use emberlm::prepare::Drawn;
 use emberlm::run::{Event, Report, RunOptions, run as run_config};
 use emberlm::{builtin, memory};
-use emberlm_data::Layout;
+use emberlm_data::{CacheEvent, Layout};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::WrongUsage;
@@ -77,6 +77,17 @@ impl Screen {
             return;
         }
         match event {
+            Event::Cache(event) => match event {
+                CacheEvent::Found { path } => {
+                    eprintln!("tokens    found in {}", shown(path).display());
+                }
+                CacheEvent::Written { path } => {
+                    eprintln!("tokens    written to {}", shown(path).display());
+                }
+                CacheEvent::Damaged { path, why } => {
+                    eprintln!("warning: {} {why}; it is made again", shown(path).display());
+                }
+            },
             Event::Data { train, eval, mixture, preview } => {
                 eprintln!("data      {train}");
                 for Drawn { paths, examples, draws } in *mixture {

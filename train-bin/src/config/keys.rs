@@ -27,6 +27,7 @@ pub(super) const KEYS: &[&str] = &[
     "data.train_on",
     "data.packing",
     "data.group_by_length",
+    "data.cache_dir",
     "data.shuffle",
     "train.output_dir",
     "train.overwrite",
@@ -53,7 +54,7 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 /// Keys that hold one path, a list of paths, or a list of tables with a `path`.
-pub(super) const PATH_KEYS: [&str; 8] = [
+pub(super) const PATH_KEYS: [&str; 9] = [
     "model.path",
     "model.config",
     "model.tokenizer",
@@ -61,6 +62,7 @@ pub(super) const PATH_KEYS: [&str; 8] = [
     "data.train",
     "data.source",
     "data.eval",
+    "data.cache_dir",
     "train.output_dir",
 ];
 

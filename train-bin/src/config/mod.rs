@@ -41,6 +41,7 @@
 //! packing = false              # true: as many examples in a row as fit
 //! group_by_length = false      # true: examples of similar length in a micro-batch
 //! shuffle = true
+//! cache_dir = "cache"          # folder for tokens; default: none, tokens are held in memory
 //!
 //! [[data.source]]              # in place of data.train: a mixture, drawn from by weights
 //! path = ["a.jsonl"]           # a list of files or a single one
@@ -197,6 +198,8 @@ pub struct DataSection {
     pub layout: Layout,
     /// Whether the examples are drawn in random order.
     pub shuffle: bool,
+    /// The folder in which tokens are kept, and from which they are mapped; `None`: they are held in memory.
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// The files with the examples.
@@ -348,6 +351,7 @@ impl Default for DataSection {
             max_length: nonzero(2048),
             layout: Layout::default(),
             shuffle: true,
+            cache_dir: None,
         }
     }
 }

@@ -223,6 +223,7 @@ pub(super) struct RawData {
     pub(super) train_on: Field<String>,
     pub(super) packing: Field<bool>,
     pub(super) group_by_length: Field<bool>,
+    pub(super) cache_dir: Field<PathBuf>,
     pub(super) shuffle: Field<bool>,
     #[serde(flatten)]
     pub(super) unknown: toml::Table,

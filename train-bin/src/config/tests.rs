@@ -50,6 +50,7 @@ train_on = "last"
 max_length = 64
 packing = true
 group_by_length = false
+cache_dir = "/c"
 shuffle = false
 [train]
 output_dir = "/runs/x"
@@ -106,6 +107,7 @@ fn full() -> RunConfig {
             max_length: nonzero(64),
             layout: Layout::Packed,
             shuffle: false,
+            cache_dir: Some("/c".into()),
         },
         train: TrainSection {
             output_dir: "/runs/x".into(),
@@ -494,6 +496,7 @@ fn empty_texts_and_lists_are_refused_where_something_is_to_be_named() {
         "model.config",
         "lora.init_from",
         "train.output_dir",
+        "data.cache_dir",
         "data.train",
         "data.format",
     ] {

@@ -92,6 +92,7 @@ fn raw_data(data: &DataSection) -> Result<RawData, WriteError> {
         train_on: name(data.train_on),
         packing: Field::Given(data.layout == Layout::Packed),
         group_by_length: Field::Given(data.layout == Layout::ByLength),
+        cache_dir: data.cache_dir.as_deref().map(absolute).into(),
         shuffle: Field::Given(data.shuffle),
         unknown: Table::new(),
     })

@@ -27,6 +27,7 @@ impl Check {
             max_length: self.max_length(raw.max_length, default.max_length),
             layout,
             shuffle,
+            cache_dir: self.path("data.cache_dir", raw.cache_dir),
         }
     }
 
