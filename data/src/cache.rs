@@ -105,7 +105,7 @@ impl Cached<'_> {
         read: impl FnOnce(&mut Sink<'_>) -> Result<(), DataError>,
     ) -> Result<(), DataError> {
         let failed = |cause| DataError::Write { path: path.to_owned(), cause };
-        let mut writer = TokenWriter::create(self.folder).map_err(failed)?;
+        let mut writer = TokenWriter::create(path).map_err(failed)?;
         let mut summary = Summary::default();
         let mut faults = Faults::default();
         read(&mut |rows| {

@@ -200,7 +200,7 @@ fn write_error(path: &Path, cause: io::Error) -> DataError {
 }
 
 /// A file of another name in the folder of `path`, which is made if need be.
-fn beside(path: &Path) -> io::Result<tempfile::NamedTempFile> {
+pub(crate) fn beside(path: &Path) -> io::Result<tempfile::NamedTempFile> {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
     fs::create_dir_all(folder)?;

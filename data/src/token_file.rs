@@ -23,6 +23,7 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::dataset::Summary;
 use crate::example::Example;
 use crate::examples::View;
+use crate::mix::beside;
 use crate::row::Source;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EMBERTOK");
@@ -151,17 +152,17 @@ pub(crate) struct TokenWriter {
 }
 
 impl TokenWriter {
-    /// Begins a file in a folder, which is made if need be.
-    pub(crate) fn create(folder: &Path) -> io::Result<Self> {
-        std::fs::create_dir_all(folder)?;
-        let beside = || Ok::<_, io::Error>(BufWriter::new(tempfile::tempfile_in(folder)?));
-        let mut out = BufWriter::with_capacity(1 << 18, NamedTempFile::new_in(folder)?);
+    /// Begins a file, whose folder is made if need be.
+    pub(crate) fn create(path: &Path) -> io::Result<Self> {
+        let mut out = BufWriter::with_capacity(1 << 18, beside(path)?);
+        let folder = out.get_ref().path().parent().unwrap_or(Path::new("")).to_owned();
+        let nameless = || Ok::<_, io::Error>(BufWriter::new(tempfile::tempfile_in(&folder)?));
         out.write_all(&[0; HEADER])?;
         Ok(Self {
             out,
             hasher: Xxh3::new(),
-            ranges: beside()?,
-            records: beside()?,
+            ranges: nameless()?,
+            records: nameless()?,
             ids: 0,
             range_count: 0,
             examples: 0,

@@ -163,7 +163,7 @@ fn bar(steps: u64) -> ProgressBar {
 
 fn print_report(report: &Report, dry_run: bool) {
     if dry_run {
-        println!("dry run: configuration, model and data are sound; nothing was written");
+        println!("dry run: configuration, model and data are sound; nothing was trained");
         return;
     }
     println!(
