@@ -1,13 +1,15 @@
-//! Examples side by side, padded to one length.
+//! Examples side by side and one after another in rows, padded to one length.
 
 use crate::example::Example;
+use crate::examples::{Examples, View};
+use crate::loader::Piece;
 
 /// A batch: `rows` × `seq`, row-major.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
     /// Rows.
     pub rows: usize,
-    /// Tokens in a row: those of the longest example.
+    /// Tokens in a row: those of the longest one.
     pub seq: usize,
     /// Tokens, [rows × seq], padded on the right.
     pub ids: Vec<u32>,
@@ -17,7 +19,7 @@ pub struct Batch {
     pub segments: Vec<u32>,
     /// What is to be predicted, in the order of the positions.
     pub targets: Vec<Target>,
-    /// Indices of the examples in the data set, row by row.
+    /// Indices of the examples in the data set, one for each sequence, row by row.
     pub examples: Vec<usize>,
 }
 
@@ -26,38 +28,99 @@ pub struct Batch {
 pub struct Target {
     /// Flat index (`row · seq + t`) of the position that predicts.
     pub index: usize,
-    /// The token it should predict: the next one.
+    /// The token it should predict: the next one of the same sequence.
     pub token: u32,
 }
 
 impl Batch {
     /// Sets examples, each with its index in the data set, one to a row.
     pub fn collate(examples: &[(usize, &Example)], pad_id: u32) -> Self {
-        let rows = examples.len();
-        let seq = examples.iter().map(|(_, example)| example.ids.len()).max().unwrap_or(0);
+        fn whole(index: usize, example: &Example) -> Vec<(Piece, View<'_>)> {
+            vec![(Piece { example: index, start: 0, end: example.ids.len() }, View::of(example))]
+        }
+        let rows: Vec<_> = examples.iter().map(|&(index, example)| whole(index, example)).collect();
+        Self::lay(&rows, pad_id)
+    }
+
+    /// Sets rows of pieces of `examples`. Each piece is a sequence of its own: its positions begin at 0, and its first
+    /// token is predicted from nowhere.
+    ///
+    /// # Panics
+    /// If a piece reaches beyond the examples.
+    pub fn of_rows(rows: &[Vec<Piece>], examples: &Examples, pad_id: u32) -> Self {
+        let with_example = |piece: &Piece| (*piece, examples.view(piece.example));
+        let rows: Vec<Vec<(Piece, View<'_>)>> =
+            rows.iter().map(|row| row.iter().map(with_example).collect()).collect();
+        Self::lay(&rows, pad_id)
+    }
+
+    fn lay(rows: &[Vec<(Piece, View<'_>)>], pad_id: u32) -> Self {
+        let tokens = |row: &Vec<(Piece, View<'_>)>| row.iter().map(|(piece, _)| piece.len()).sum();
+        let seq = rows.iter().map(tokens).max().unwrap_or(0);
         let mut batch = Self {
-            rows,
+            rows: rows.len(),
             seq,
-            ids: vec![pad_id; rows * seq],
-            positions: vec![0; rows * seq],
-            segments: vec![0; rows * seq],
+            ids: vec![pad_id; rows.len() * seq],
+            positions: vec![0; rows.len() * seq],
+            segments: vec![0; rows.len() * seq],
             targets: Vec::new(),
-            examples: examples.iter().map(|(index, _)| *index).collect(),
+            examples: Vec::new(),
         };
-        for (row, (_, example)) in examples.iter().enumerate() {
-            let begin = row * seq;
-            let range = begin..begin + example.ids.len();
-            batch.ids[range.clone()].copy_from_slice(&example.ids);
-            batch.segments[range.clone()].fill(1);
-            for (slot, position) in batch.positions[range].iter_mut().zip(0..) {
-                *slot = position;
+        for (row, pieces) in rows.iter().enumerate() {
+            let mut begin = row * seq;
+            for ((piece, example), segment) in pieces.iter().zip(1..) {
+                batch.place(piece, example, begin, segment);
+                begin += piece.len();
             }
-            batch.targets.extend(example.supervised_positions().map(|position| Target {
-                index: begin + position - 1,
-                token: example.ids[position],
-            }));
         }
         batch
+    }
+
+    fn place(&mut self, piece: &Piece, example: &View<'_>, begin: usize, segment: u32) {
+        let range = begin..begin + piece.len();
+        self.ids[range.clone()].copy_from_slice(&example.ids[piece.start..piece.end]);
+        self.segments[range.clone()].fill(segment);
+        for (slot, position) in self.positions[range].iter_mut().zip(0..) {
+            *slot = position;
+        }
+        let trained = example.trained_in(piece.start + 1..piece.end);
+        self.targets.extend(trained.map(|token| Target {
+            index: begin + token - piece.start - 1,
+            token: example.ids[token],
+        }));
+        self.examples.push(piece.example);
+    }
+
+    /// Tokens that are no padding.
+    pub fn tokens(&self) -> usize {
+        self.segments.iter().filter(|&&segment| segment > 0).count()
+    }
+
+    /// Each sequence by itself, in a batch of one row without padding, in the order of [`examples`](Self::examples).
+    pub fn sequences(&self) -> impl Iterator<Item = Self> {
+        let rows = self.segments.chunks(self.seq.max(1)).enumerate();
+        let runs = rows.flat_map(|(row, segments)| {
+            let mut begin = row * self.seq;
+            segments.chunk_by(|a, b| a == b).filter_map(move |run| {
+                let range = begin..begin + run.len();
+                begin = range.end;
+                (run[0] > 0).then_some(range)
+            })
+        });
+        runs.zip(&self.examples).map(|(range, &example)| Self {
+            rows: 1,
+            seq: range.len(),
+            ids: self.ids[range.clone()].to_vec(),
+            positions: self.positions[range.clone()].to_vec(),
+            segments: vec![1; range.len()],
+            targets: self
+                .targets
+                .iter()
+                .filter(|target| range.contains(&target.index))
+                .map(|target| Target { index: target.index - range.start, token: target.token })
+                .collect(),
+            examples: vec![example],
+        })
     }
 }
 
@@ -72,7 +135,12 @@ mod tests {
             trained: trained.to_vec(),
             source: Source::new("x", 1),
             truncated: false,
+            is_document: false,
         }
+    }
+
+    fn piece(example: usize, start: usize, end: usize) -> Piece {
+        Piece { example, start, end }
     }
 
     #[test]
@@ -87,5 +155,30 @@ mod tests {
         assert_eq!(batch.segments, [1, 1, 1, 1, 1, 0]);
         assert_eq!(batch.targets, [Target { index: 1, token: 9 }, Target { index: 3, token: 9 }]);
         assert_eq!(batch.examples, [4, 2]);
+    }
+
+    #[test]
+    fn no_target_crosses_a_border() {
+        // Every token is trained, also the first of each: it must not be predicted from another example's last.
+        let examples = vec![
+            example(&[5, 6, 7], &[true; 3]),
+            example(&[8, 9], &[true; 2]),
+            example(&[4], &[true]),
+        ];
+        let examples = Examples::from(examples);
+        let rows = [vec![piece(0, 0, 3), piece(1, 0, 2)], vec![piece(2, 0, 1), piece(0, 1, 3)]];
+        let batch = Batch::of_rows(&rows, &examples, 0);
+        assert_eq!(batch.ids, [5, 6, 7, 8, 9, 4, 6, 7, 0, 0]);
+        assert_eq!(batch.positions, [0, 1, 2, 0, 1, 0, 0, 1, 0, 0]);
+        assert_eq!(batch.segments, [1, 1, 1, 2, 2, 1, 2, 2, 0, 0]);
+        let targets: Vec<_> = batch.targets.iter().map(|t| (t.index, t.token)).collect();
+        assert_eq!(targets, [(0, 6), (1, 7), (3, 9), (6, 7)]);
+        assert_eq!(batch.examples, [0, 1, 2, 0]);
+        assert_eq!(batch.tokens(), 8);
+
+        let alone: Vec<Batch> = batch.sequences().collect();
+        assert_eq!(alone.len(), 4);
+        assert_eq!(alone[1], Batch::of_rows(&[vec![piece(1, 0, 2)]], &examples, 0));
+        assert_eq!(alone[3], Batch::of_rows(&[vec![piece(0, 1, 3)]], &examples, 0));
     }
 }

@@ -83,6 +83,28 @@ pub enum DataError {
     /// A failure of the chat template.
     #[error(transparent)]
     Template(#[from] TemplateError),
+    /// A mixture of no files.
+    #[error("nothing to mix: expected at least one file of rows, found none. Name the files")]
+    NothingToMix,
+    /// A file to be mixed that is read line by line, and can't be.
+    #[error(
+        "{}: expected JSON Lines (.jsonl) to mix, found {found}. Convert the file first",
+        path.display()
+    )]
+    NotJsonLines {
+        /// The file.
+        path: PathBuf,
+        /// Its extension, as shown.
+        found: String,
+    },
+    /// A weight that says nothing.
+    #[error("{}: expected a weight greater than 0, found {found}. Change it, or leave the source out", path.display())]
+    Weight {
+        /// The source.
+        path: PathBuf,
+        /// Its weight.
+        found: f64,
+    },
     /// All examples lost their targets.
     #[error("nothing to train on: {0}")]
     NothingToTrain(String),
@@ -161,6 +183,16 @@ pub enum RowError {
     NoAssistant {
         /// The roles found.
         roles: String,
+    },
+    /// A mark that asks for another's turn to be trained.
+    #[error(
+        "message {turn} (`{role}`) is marked to be trained: expected marks `train: true` or `weight: 1` on the assistant's turns only. Remove it"
+    )]
+    MarkOnOther {
+        /// Index of the message, from 0.
+        turn: usize,
+        /// Whose it is.
+        role: String,
     },
     /// A conversation, and no template to write it with.
     #[error(

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::error::{DataError, Faults, RowError};
 use crate::row::{Message, Row, Source, SourcedRow};
+use crate::supervision::{TrainOn, chosen};
 use crate::tokenizer::TextTokenizer;
 
 /// A tokenized row.
@@ -20,6 +21,8 @@ pub struct Example {
     pub source: Source,
     /// Whether tokens beyond `max_length` were cut off.
     pub truncated: bool,
+    /// Plain text: what is longer than `max_length` is not cut off, but goes on in another row.
+    pub is_document: bool,
 }
 
 impl Example {
@@ -47,8 +50,11 @@ pub enum TemplateChoice {
 /// How examples are made.
 #[derive(Debug, Clone, Default)]
 pub struct ExampleOptions {
-    /// Tokens of an example at most; the first are kept.
+    /// Tokens of a row at most. Of a conversation or a completion the first are kept; documents of plain text are kept
+    /// whole, and split over rows.
     pub max_length: Option<NonZeroUsize>,
+    /// Which turns of a conversation are trained.
+    pub train_on: TrainOn,
     /// How conversations are written.
     pub template: TemplateChoice,
     /// The day (`YYYY-MM-DD`) that a template's `strftime_now` tells; today if none. A run that must come out the
@@ -97,12 +103,14 @@ pub(crate) fn build(
         }
         Row::Completion { prompt, completion } => completed(tokenizer, prompt, completion)?,
     };
-    let truncated = options.max_length.is_some_and(|most| ids.len() > most.get());
-    if let Some(most) = options.max_length {
+    let is_document = matches!(row.row, Row::Text(_));
+    let most = options.max_length.filter(|_| !is_document);
+    let truncated = most.is_some_and(|most| ids.len() > most.get());
+    if let Some(most) = most {
         ids.truncate(most.get());
         trained.truncate(most.get());
     }
-    Ok(Example { ids, trained, source: row.source.clone(), truncated })
+    Ok(Example { ids, trained, source: row.source.clone(), truncated, is_document })
 }
 
 type Labelled = (Vec<u32>, Vec<bool>);
@@ -113,14 +121,8 @@ fn chat(
     tools: Option<&Value>,
     options: &ExampleOptions,
 ) -> Result<Labelled, RowError> {
-    if messages.iter().all(|message| message.role != "assistant") {
-        let mut roles: Vec<String> =
-            messages.iter().map(|message| format!("`{}`", message.role)).collect();
-        roles.sort();
-        roles.dedup();
-        return Err(RowError::NoAssistant { roles: roles.join(", ") });
-    }
-    let rendered = tokenizer.render_trained(messages, tools, options.date.as_deref())?;
+    let turns = chosen(messages, options.train_on)?;
+    let rendered = tokenizer.render_chosen(messages, tools, options.date.as_deref(), &turns)?;
     let encoded = tokenizer.encoded(&rendered.text).map_err(RowError::Tokenizer)?;
     let trained = mask(&encoded.offsets, &rendered.trained);
     Ok((encoded.ids, trained))

@@ -88,6 +88,11 @@ impl FileSet {
         Ok(Self { origin: format!("{}/", dir.display()), files })
     }
 
+    /// All files, by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
+    }
+
     pub(crate) fn get(&self, name: &str) -> Option<&[u8]> {
         self.files.iter().find(|(known, _)| known == name).map(|(_, bytes)| bytes.as_slice())
     }

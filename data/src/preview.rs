@@ -3,12 +3,16 @@
 use crate::example::Example;
 use crate::tokenizer::TextTokenizer;
 
-/// The example's text; what is trained stands in colour (`ansi`) or between ⟦ and ⟧.
+/// Tokens that are shown at most: a document may be a whole book.
+const SHOWN: usize = 2048;
+
+/// The example's text, or its beginning; what is trained stands in colour (`ansi`) or between ⟦ and ⟧.
 pub fn preview(example: &Example, tokenizer: &TextTokenizer, ansi: bool) -> String {
     let [open, close] = if ansi { ["\u{1b}[32m", "\u{1b}[0m"] } else { ["⟦", "⟧"] };
     let mut text = String::new();
     let mut from = 0;
-    for run in example.trained.chunk_by(|a, b| a == b) {
+    let shown = example.trained.len().min(SHOWN);
+    for run in example.trained[..shown].chunk_by(|a, b| a == b) {
         let ids = &example.ids[from..from + run.len()];
         from += run.len();
         let piece = visible(&tokenizer.decode(ids, false).unwrap_or_else(|_| format!("{ids:?}")));
@@ -20,7 +24,7 @@ pub fn preview(example: &Example, tokenizer: &TextTokenizer, ansi: bool) -> Stri
             text.push_str(&piece);
         }
     }
-    if example.truncated {
+    if example.truncated || shown < example.trained.len() {
         text.push('…');
     }
     text

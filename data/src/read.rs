@@ -207,7 +207,7 @@ fn cell_value(key: &str, cell: &str) -> Value {
     }
 }
 
-fn json_error(error: &serde_json::Error) -> RowError {
+pub(crate) fn json_error(error: &serde_json::Error) -> RowError {
     // The parser ends its message with its own line and column, which are those of the row: the file's stand before.
     let text = error.to_string();
     let detail = text.rfind(" at line ").map_or(text.as_str(), |at| &text[..at]);

@@ -300,7 +300,7 @@ fn field(key: &str, expected: &'static str, found: Option<&Value>) -> RowError {
     }
 }
 
-fn kind(value: &Value) -> &'static str {
+pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
         Value::Bool(_) => "a boolean",

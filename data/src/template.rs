@@ -158,21 +158,28 @@ impl Conversation<'_> {
         template.render(context).map_err(refused)
     }
 
-    /// Renders the whole conversation and finds what is trained.
-    pub(crate) fn render_trained(&self, messages: &Messages) -> Result<Rendered, TemplateError> {
+    /// Renders the whole conversation and finds what is trained: the assistant's turns, or those of them that are
+    /// `chosen`.
+    pub(crate) fn render_trained(
+        &self,
+        messages: &Messages,
+        chosen: Option<&[usize]>,
+    ) -> Result<Rendered, TemplateError> {
         let marking = self.templates.marking.iter().any(|name| name == self.template);
         let assistants: Vec<usize> =
             (0..messages.len()).filter(|i| is_assistant(&messages[*i])).collect();
+        let turns = chosen.unwrap_or(&assistants);
+        let derive =
+            |text: &str| turns::derive(self, self.templates.turn_marks()?, messages, turns, text);
         if !marking {
             let text = self.render(messages, false)?;
-            let trained =
-                turns::derive(self, self.templates.turn_marks()?, messages, &assistants, &text)?;
+            let trained = if turns.is_empty() { Vec::new() } else { derive(&text)? };
             return Ok(Rendered { text, trained });
         }
         // Marks that occur in no rendering of it: content that holds them must not break anything.
         let plain = self.render(messages, false)?;
         let marks = generation_tag::unused_marks(std::iter::once(plain.as_str()));
-        let (text, trained) =
+        let (text, mut trained) =
             generation_tag::unmark(&self.render_marked(messages, false, Some(marks))?, marks);
         match assistants.first() {
             Some(turn) if text != plain => Err(TemplateError::Underivable {
@@ -182,7 +189,18 @@ impl Conversation<'_> {
             Some(turn) if trained.is_empty() => {
                 Err(TemplateError::WithoutAssistant { turn: *turn })
             }
-            _ => Ok(Rendered { text, trained }),
+            _ => {
+                if turns.is_empty() {
+                    trained.clear();
+                } else if turns != assistants {
+                    // The tags don't say whose turn they mark: that is told by where the turns are.
+                    let ranges = derive(&text)?;
+                    let overlap =
+                        |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
+                    trained.retain(|span| ranges.iter().any(|range| overlap(span, range)));
+                }
+                Ok(Rendered { text, trained })
+            }
         }
     }
 }

@@ -236,6 +236,18 @@ impl TextTokenizer {
         self.pad
     }
 
+    /// The files it was read from.
+    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.files.iter()
+    }
+
+    /// Whether a chat template may write the date, so that the same row gives other tokens another day.
+    pub(crate) fn asks_for_the_day(&self) -> bool {
+        const ASKS: &[u8] = b"strftime_now";
+        let asks = |bytes: &[u8]| bytes.windows(ASKS.len()).any(|part| part == ASKS);
+        self.files.iter().any(|(name, bytes)| name != TOKENIZER && asks(bytes))
+    }
+
     /// Whether conversations can be rendered.
     pub fn has_chat_template(&self) -> bool {
         self.templates.is_some()
@@ -281,7 +293,18 @@ impl TextTokenizer {
         tools: Option<&Value>,
         date: Option<&str>,
     ) -> Result<Rendered, TemplateError> {
-        self.templates()?.conversation(tools, date)?.render_trained(&values(messages))
+        self.templates()?.conversation(tools, date)?.render_trained(&values(messages), None)
+    }
+
+    /// As [`TextTokenizer::render_trained`], of the turns that are `chosen` (indices of messages) only.
+    pub(crate) fn render_chosen(
+        &self,
+        messages: &[Message],
+        tools: Option<&Value>,
+        date: Option<&str>,
+        chosen: &[usize],
+    ) -> Result<Rendered, TemplateError> {
+        self.templates()?.conversation(tools, date)?.render_trained(&values(messages), Some(chosen))
     }
 
     fn templates(&self) -> Result<&ChatTemplates, TemplateError> {

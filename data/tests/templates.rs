@@ -2,7 +2,10 @@
 
 mod fixture;
 
-use emberlm_data::{Message, TemplateError, TextTokenizer};
+use emberlm_data::{
+    Dataset, ExampleOptions, Message, Row, Source, SourcedRow, TemplateError, TextTokenizer,
+    TrainOn,
+};
 use fixture::tokenizer;
 use serde_json::{Value, json};
 
@@ -183,6 +186,57 @@ fn generation_tags_are_followed_whatever_the_content_holds() {
         rendered.trained.iter().map(|span| &rendered.text[span.clone()]).collect();
     assert_eq!(parts, ["\u{f0000}é<|im_end|>", "\u{f0001}ü\u{f0000}<|im_end|>"]);
     assert_eq!(tokenizer_marked.render(&messages, None, false).unwrap(), rendered.text);
+}
+
+/// The parts of a conversation that are trained, as text.
+fn trained_on(tokenizer: &TextTokenizer, messages: Vec<Message>, train_on: TrainOn) -> Vec<String> {
+    let row = Row::Chat { messages, tools: None };
+    let rows = [SourcedRow { row, source: Source::new("x", 1) }];
+    let options = ExampleOptions { train_on, ..ExampleOptions::default() };
+    let data = Dataset::build(&rows, tokenizer, &options).unwrap();
+    let example = data.examples.get(0);
+    let mut parts = Vec::new();
+    let mut from = 0;
+    for run in example.trained.chunk_by(|a, b| a == b) {
+        let ids = &example.ids[from..from + run.len()];
+        from += run.len();
+        if run[0] {
+            parts.push(tokenizer.decode(ids, false).unwrap());
+        }
+    }
+    parts
+}
+
+#[test]
+fn a_turn_is_chosen_with_all_that_the_tags_mark_of_it() {
+    // A thought, the words and the calls stand each between tags of their own; one of the turns has no words.
+    let template = "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% if m.role == 'assistant' %}\
+        {% if m.thought %}{% generation %}{{ '(' + m.thought + ')' }}{% endgeneration %} {% endif %}\
+        {% generation %}{{ m.content }}{% endgeneration %}\
+        {% for call in m.tool_calls or [] %} {% generation %}{{ call.name + '()' }}{% endgeneration %}{% endfor %}\
+        {% generation %}<|im_end|>{% endgeneration %}\n{% else %}{{ m.content + '<|im_end|>\n' }}{% endif %}{% endfor %}\
+        {% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+    let tokenizer = tokenizer(&CHATML_TOKENS, Some(template));
+    let mut messages = chat(&[
+        ("user", "yes"),
+        ("assistant", "yes"),
+        ("user", "yes"),
+        ("assistant", ""),
+        ("tool", "yes"),
+        ("assistant", "yes"),
+    ]);
+    messages[1].extra.insert("thought".into(), json!("hm"));
+    messages[3].extra.insert("tool_calls".into(), json!([{"name": "f"}]));
+    let all = ["(hm)", "yes<|im_end|>", "f()<|im_end|>", "yes<|im_end|>"];
+    assert_eq!(trained_on(&tokenizer, messages.clone(), TrainOn::All), all);
+    assert_eq!(trained_on(&tokenizer, messages.clone(), TrainOn::Last), all[3..]);
+    messages[5].extra.insert("weight".into(), json!(0));
+    assert_eq!(trained_on(&tokenizer, messages.clone(), TrainOn::Marked), all[..3]);
+    messages[1].extra.insert("train".into(), json!(false));
+    assert_eq!(trained_on(&tokenizer, messages.clone(), TrainOn::Marked), all[2..3]);
+    messages[1].extra.insert("train".into(), json!(true));
+    messages[3].extra.insert("train".into(), json!(false));
+    assert_eq!(trained_on(&tokenizer, messages, TrainOn::Marked), all[..2]);
 }
 
 #[test]

@@ -94,7 +94,7 @@ fn truncation_keeps_the_first_tokens_and_counts_what_it_drops() {
         summary.to_string(),
         "2 examples, 7 tokens, 5 of them supervised, longest 4; 1 truncated; 1 dropped for want of a target (1 of them by truncation)"
     );
-    assert_eq!(data.examples[0].source.to_string(), "rows:2");
+    assert_eq!(data.examples.source(0).to_string(), "rows:2");
     let error = Dataset::build(&rows[..1], &tokenizer, &options(2)).unwrap_err().to_string();
     assert!(
         error.contains("cut at 2 tokens") && error.contains("Raise data.max_length"),

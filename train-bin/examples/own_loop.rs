@@ -10,7 +10,7 @@ use burn_flex::Flex;
 use emberlm::base::BUILTIN;
 use emberlm::config::Recompute;
 use emberlm::{Base, Gradients, StepOptions, Training, builtin, loss_and_grads};
-use emberlm_data::{Batch, Dataset, ExampleOptions, Loader};
+use emberlm_data::{Batch, Cursor, Dataset, ExampleOptions, Loader, LoaderOptions};
 use emberlm_lora::{LoraConfig, inject};
 
 type Device = Training<Flex>;
@@ -25,14 +25,15 @@ fn main() -> Result<()> {
 
     let rows = builtin::train_rows()?;
     let data = Dataset::build(&rows, &base.tokenizer, &ExampleOptions::default())?;
-    let loader = Loader::new(data.examples.len(), 0, true);
+    let loader = Loader::new(&data, LoaderOptions { shuffle: true, ..LoaderOptions::default() });
+    let mut cursor = Cursor::default();
     let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
     let mut optimizer = SgdConfig::new().with_momentum(Some(momentum)).init();
 
     for step in 0..20 {
-        let indices = loader.indices(step * 8, 8);
-        let examples: Vec<_> = indices.iter().map(|&i| (i, &data.examples[i])).collect();
-        let batch = Batch::collate(&examples, 0);
+        let rows;
+        (rows, cursor) = loader.take(cursor, 8);
+        let batch = Batch::of_rows(&rows, &data.examples, 0);
         let supervised = batch.targets.len() as f64;
 
         let mut gradients = Gradients::default();

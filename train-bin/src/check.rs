@@ -65,7 +65,7 @@ pub(crate) fn loss_is_finite<A: TrainBackend>(
     let plain = model.valid();
     let found = first_non_finite_weight(&plain)
         .map(|tensor| (0, format!("the weight {tensor}")))
-        .or_else(|| first_non_finite_activation(&plain, config, data, batch));
+        .or_else(|| first_non_finite_activation(&plain, config, batch));
     let (at, tensor) = found.unwrap_or((0, "the loss itself".into()));
     let example = sources(data, &batch.examples[at..=at]);
     Err(TrainError::Loss { step: step + 1, loss, example, tensor })
@@ -157,26 +157,24 @@ fn first_non_finite_weight<B: Backend>(model: &CausalLm<B>) -> Option<String> {
     first.0
 }
 
-/// The row of the batch and the place on its way forward.
+/// Which of the batch's sequences, and the place on its way forward.
 fn first_non_finite_activation<B: ModelBackend>(
     model: &CausalLm<B>,
     config: &ModelConfig,
-    data: &Dataset,
     batch: &Batch,
 ) -> Option<(usize, String)> {
-    for (row, &example) in batch.examples.iter().enumerate() {
-        let alone = Batch::collate(&[(example, &data.examples[example])], 0);
+    for (sequence, alone) in batch.sequences().enumerate() {
         let inputs = inputs(config, &alone, &model.device());
         let mut x = model.embed(&inputs);
         for (i, layer) in model.model.layers.iter().enumerate() {
             x = layer.forward(x, &inputs, None);
             if !all_finite(x.clone()) {
-                return Some((row, format!("the output of model.layers.{i}")));
+                return Some((sequence, format!("the output of model.layers.{i}")));
             }
         }
         let [rows, seq, width] = x.dims();
         if !all_finite(model.head(x.reshape([rows * seq, width]))) {
-            return Some((row, "the logits".into()));
+            return Some((sequence, "the logits".into()));
         }
     }
     None
@@ -185,7 +183,7 @@ fn first_non_finite_activation<B: ModelBackend>(
 /// Where examples stand in their files.
 fn sources(data: &Dataset, examples: &[usize]) -> String {
     let mut said: Vec<String> =
-        examples.iter().take(5).map(|&i| data.examples[i].source.to_string()).collect();
+        examples.iter().take(5).map(|&i| data.examples.source(i).to_string()).collect();
     if examples.len() > said.len() {
         said.push(format!("{} more", examples.len() - said.len()));
     }
@@ -211,7 +209,7 @@ mod tests {
         inject(model.linears_mut(), &LoraConfig::default(), 0, &Default::default()).unwrap();
         let rows = &builtin::train_rows().unwrap()[..1];
         let data = Dataset::build(rows, &base.tokenizer, &ExampleOptions::default()).unwrap();
-        let batch = Batch::collate(&[(0, &data.examples[0])], 0);
+        let batch = Batch::collate(&[(0, &data.examples.get(0))], 0);
         let mut gradients = Gradients::default();
         let options =
             StepOptions { scale: 1.0, recompute: Recompute::None, dropout: None, phases: None };

@@ -9,7 +9,9 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 
 use emberlm_quant::{QuantFormat, Quantization};
 
-use crate::config::{Backend, Choice, Dtype, Override, Quant, Recompute, Template, UnknownChoice};
+use crate::config::{
+    Backend, Choice, Dtype, Override, Quant, Recompute, Template, TrainOn, UnknownChoice,
+};
 
 /// Fine-tune large language models: LoRA, QLoRA, full fine-tuning and continued pre-training.
 #[derive(Debug, Clone, PartialEq, Parser)]
@@ -234,7 +236,10 @@ pub struct EvalArgs {
     /// Chat template: the one that comes with the tokenizer, or none
     #[arg(long, default_value_t, value_parser = choice::<Template>())]
     pub template: Template,
-    /// Longest example in tokens
+    /// Which of the assistant's turns count
+    #[arg(long, default_value_t, value_parser = choice::<TrainOn>())]
+    pub train_on: TrainOn,
+    /// Longest example in tokens; longer ones are cut, but plain text is split
     #[arg(long, value_name = "N", default_value = "2048")]
     pub max_length: NonZeroUsize,
     /// Examples computed together; the result does not depend on it

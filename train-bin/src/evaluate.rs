@@ -1,6 +1,6 @@
 //! Loss and perplexity over supervised tokens.
 
-use emberlm_data::{Batch, Dataset};
+use emberlm_data::{Batch, Cursor, Dataset, Layout, Loader};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
 use serde::Serialize;
 
@@ -19,8 +19,20 @@ pub struct Evaluation {
     pub examples: usize,
 }
 
-/// Evaluates a model on examples. The result doesn't depend on `batch_size` but for rounding.
+/// Evaluates a model on examples, each in a row of its own. The result doesn't depend on `batch_size` but for rounding.
 pub fn evaluate<B: ModelBackend>(
+    model: &CausalLm<B>,
+    config: &ModelConfig,
+    data: &Dataset,
+    pad_id: u32,
+    batch_size: usize,
+) -> Evaluation {
+    evaluate_in(Layout::OnePerRow, model, config, data, pad_id, batch_size)
+}
+
+/// As [`evaluate`], with rows of another layout, `batch_size` of them at a time. The result is the same but for rounding.
+pub fn evaluate_in<B: ModelBackend>(
+    layout: Layout,
     model: &CausalLm<B>,
     config: &ModelConfig,
     data: &Dataset,
@@ -29,9 +41,10 @@ pub fn evaluate<B: ModelBackend>(
 ) -> Evaluation {
     let mut sum = 0.0;
     let mut supervised_tokens = 0;
-    let examples: Vec<_> = data.examples.iter().enumerate().collect();
-    for chunk in examples.chunks(batch_size) {
-        let batch = Batch::collate(chunk, pad_id);
+    let loader = Loader::each_once(data, layout);
+    let (rows, _) = loader.take(Cursor::default(), loader.rows_of(0) as usize);
+    for rows in rows.chunks(batch_size) {
+        let batch = Batch::of_rows(rows, &data.examples, pad_id);
         supervised_tokens += batch.targets.len();
         sum += loss_sum(model, config, &batch);
     }

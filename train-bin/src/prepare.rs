@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use emberlm_data::{
-    DataError, Dataset, Example, ExampleOptions, Format, SourcedRow, TemplateChoice, TextTokenizer,
-    read_rows,
+    CacheEvent, Cached, DataError, Dataset, ExampleOptions, Format, Layout, Loader, LoaderOptions,
+    Share, Sink, SourcedRow, Summary, TemplateChoice, TextTokenizer, read_rows,
 };
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::walk::set_trainable;
@@ -16,7 +16,7 @@ use crate::adamw::AdamWConfig;
 use crate::base::Base;
 use crate::builtin;
 use crate::config::{
-    self, DataSource, Duration, LoraSection, LoraStart, RunConfig, Template, Warmup,
+    self, DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig, Template, Warmup,
 };
 use crate::footprint::Workload;
 use crate::optimizer::OptimizerConfig;
@@ -33,30 +33,93 @@ pub(crate) struct Data {
     pub(crate) eval: Option<Dataset>,
     /// Questions that are asked before and after.
     pub(crate) prompts: Vec<String>,
+    /// What an epoch draws from each source, if it is a mixture.
+    pub(crate) mixture: Vec<Drawn>,
+}
+
+/// What an epoch draws from a source of a mixture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Drawn {
+    /// The source's files.
+    pub paths: Vec<PathBuf>,
+    /// Examples it has.
+    pub examples: usize,
+    /// Examples drawn from it in an epoch.
+    pub draws: usize,
 }
 
 impl Data {
-    pub(crate) fn read(config: &RunConfig, tokenizer: &TextTokenizer) -> Result<Self, RunError> {
+    /// Reads and tokenizes what a run learns from and is evaluated on; `on_event` hears what becomes of the cache.
+    pub(crate) fn read(
+        config: &RunConfig,
+        tokenizer: &TextTokenizer,
+        on_event: &mut dyn FnMut(CacheEvent),
+    ) -> Result<Self, RunError> {
+        let section = &config.data;
         let options = ExampleOptions {
-            max_length: Some(config.data.max_length),
-            template: template_choice(config.data.template),
-            date: Some(config.data.date.clone()),
+            max_length: Some(section.max_length),
+            template: template_choice(section.template),
+            train_on: section.train_on.turns(),
+            date: Some(section.date.clone()),
         };
-        let format: Format = config.data.format.parse()?;
-        let (train, eval, prompts) = match &config.data.source {
-            DataSource::Builtin => {
-                (builtin::train_rows()?, builtin::heldout_rows()?, builtin::prompts())
+        let format: Format = section.format.parse()?;
+        let in_memory = |rows: Vec<SourcedRow>| Dataset::build(rows, tokenizer, &options);
+        let mut of_files = |files: &[PathBuf]| match &section.cache_dir {
+            None => in_memory(read_all(files, format)?),
+            Some(folder) => {
+                let reading = &section.format;
+                let cached = Cached { folder, files, reading, tokenizer, options: &options };
+                cached.load(|sink| read_into(files, format, sink), &mut *on_event)
             }
-            DataSource::Files { train, eval } => {
-                (read_all(train, format)?, read_all(eval, format)?, Vec::new())
+        };
+        let (train, prompts) = match &section.source {
+            DataSource::Builtin => (in_memory(builtin::train_rows()?)?, builtin::prompts()),
+            DataSource::Files { train, .. } => (of_files(train)?, Vec::new()),
+            DataSource::Mixture { sources, .. } => {
+                let mut parts = Vec::with_capacity(sources.len());
+                for source in sources {
+                    parts.push((of_files(&source.paths)?, source.weight));
+                }
+                (Dataset::mixture(parts), Vec::new())
             }
         };
-        let eval = match eval.as_slice() {
-            [] => None,
-            rows => Some(Dataset::build(rows, tokenizer, &options)?),
+        let eval = match &section.source {
+            DataSource::Builtin => Some(in_memory(builtin::heldout_rows()?)?),
+            DataSource::Files { eval, .. } | DataSource::Mixture { eval, .. } => {
+                if eval.is_empty() { None } else { Some(of_files(eval)?) }
+            }
         };
-        Ok(Self { train: Dataset::build(train, tokenizer, &options)?, eval, prompts })
+        let mixture = match &section.source {
+            DataSource::Mixture { sources, .. } => drawn(sources, &train),
+            _ => Vec::new(),
+        };
+        Ok(Self { train, eval, prompts, mixture })
     }
+}
+
+/// Rows that are tokenized at a time on their way to a cache.
+const BATCH: usize = 4096;
+
+/// Gives the rows of files to a sink, in order.
+fn read_into(files: &[PathBuf], format: Format, sink: &mut Sink<'_>) -> Result<(), DataError> {
+    for file in files {
+        let mut rows = read_rows(file, format)?.into_iter().map(Ok).peekable();
+        while rows.peek().is_some() {
+            sink(rows.by_ref().take(BATCH).collect())?;
+        }
+    }
+    Ok(())
+}
+
+fn drawn(sources: &[MixtureSource], data: &Dataset) -> Vec<Drawn> {
+    let draws = Loader::new(data, LoaderOptions::default()).draws();
+    let counts = data.shares.iter().zip(draws);
+    let drawn = |(source, (share, draws)): (&MixtureSource, (&Share, usize))| Drawn {
+        paths: source.paths.clone(),
+        examples: share.examples,
+        draws,
+    };
+    sources.iter().zip(counts).map(drawn).collect()
 }
 
 /// The data crate's name for a configured template.
@@ -79,37 +142,22 @@ pub fn read_all(files: &[PathBuf], format: Format) -> Result<Vec<SourcedRow>, Da
     Ok(rows)
 }
 
-/// Turns the configuration into numbers, for a data set of this many examples.
-pub(crate) fn plan(config: &RunConfig, examples: usize) -> Result<Plan, RunError> {
+/// Turns the configuration into numbers, for a data set.
+pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError> {
     let train = &config.train;
-    let per_step = (train.micro_batch_size.get() * train.grad_accumulation.get()) as u64;
-    let (steps, total) = match train.duration {
-        Duration::Steps(steps) => (steps.get(), steps.get() * per_step),
-        Duration::Epochs(epochs) => {
-            let total = (epochs * examples as f64).round() as u64;
-            if total == 0 {
-                return Err(RunError::NoSteps { epochs, examples });
-            }
-            (total.div_ceil(per_step), total)
-        }
-    };
-    let warmup = match train.warmup {
-        Warmup::Steps(steps) => steps,
-        Warmup::Ratio(share) => (share * steps as f64).ceil() as u64,
-    };
     let [beta1, beta2] = train.betas;
     let adamw = AdamWConfig { beta1, beta2, eps: train.eps, weight_decay: train.weight_decay };
-    Ok(Plan {
-        steps,
-        examples: total,
+    let mut plan = Plan {
+        steps: 0,
+        rows: 0,
         micro_batch_size: train.micro_batch_size.get(),
         grad_accumulation: train.grad_accumulation.get(),
         learning_rate: LearningRate {
             schedule: train.schedule,
             peak: train.learning_rate,
             floor: train.min_learning_rate,
-            warmup,
-            steps,
+            warmup: 0,
+            steps: 0,
         },
         optimizer: match train.optimizer {
             config::Optimizer::AdamW => OptimizerConfig::AdamW(adamw),
@@ -119,7 +167,31 @@ pub(crate) fn plan(config: &RunConfig, examples: usize) -> Result<Plan, RunError
         recompute: train.recompute,
         seed: train.seed,
         shuffle: config.data.shuffle,
-    })
+        layout: match config.data.layout {
+            config::Layout::OnePerRow => Layout::OnePerRow,
+            config::Layout::ByLength => {
+                Layout::ByLength { micro_batch: train.micro_batch_size.get() }
+            }
+            config::Layout::Packed => Layout::Packed,
+        },
+    };
+    let per_step = plan.rows_per_step();
+    (plan.steps, plan.rows) = match train.duration {
+        Duration::Steps(steps) => (steps.get(), steps.get() * per_step),
+        Duration::Epochs(epochs) => {
+            let rows = plan.loader(data).rows_in(epochs);
+            if rows == 0 {
+                return Err(RunError::NoSteps { epochs, examples: data.examples.len() });
+            }
+            (rows.div_ceil(per_step), rows)
+        }
+    };
+    plan.learning_rate.steps = plan.steps;
+    plan.learning_rate.warmup = match train.warmup {
+        Warmup::Steps(steps) => steps,
+        Warmup::Ratio(share) => (share * plan.steps as f64).ceil() as u64,
+    };
+    Ok(plan)
 }
 
 /// Makes the model trainable as configured: adapters, or everything.
@@ -182,15 +254,22 @@ pub(crate) fn workload<'a>(
         double_quant: stored.double_quant,
         skip_modules: stored.skip_modules.clone(),
     });
-    let rows = config.train.micro_batch_size.get().min(data.examples.len());
-    let targets = data.examples.iter().map(Example::supervised).max().unwrap_or(0);
+    let Summary { tokens, supervised_tokens, longest, .. } = data.summary;
+    let seq = match plan.layout {
+        Layout::Packed => config.data.max_length.get(),
+        Layout::OnePerRow | Layout::ByLength { .. } => longest,
+    };
+    let rows = plan.micro_batch_size.min(data.examples.len());
+    // The largest micro-batch may well be supervised more than the mean one; all of it, it hardly is.
+    let share = (1.5 * supervised_tokens as f64 / tokens.max(1) as f64).min(1.0);
+    let targets = (share * (rows * seq) as f64).ceil() as usize;
     Ok(Workload {
         model: &base.config,
         quantization: stored.or_else(|| config.model.quantization()),
         lora: config.lora.as_ref().map(lora_config).transpose()?,
         rows,
-        seq: data.summary.longest,
-        targets: rows * targets,
+        seq,
+        targets,
         grad_accumulation: config.train.grad_accumulation.get(),
         recompute: config.train.recompute,
         optimizer: plan.optimizer,

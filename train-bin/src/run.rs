@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use burn::module::AutodiffModule;
-use emberlm_data::{DataError, Message, Summary, TextTokenizer, preview};
+use emberlm_data::{CacheEvent, DataError, Message, Summary, TextTokenizer, preview};
 use emberlm_lora::peft::PeftError;
 use emberlm_lora::walk::{ParamCount, count_params};
 use emberlm_lora::{InjectError, LoraConfigError};
@@ -18,23 +18,27 @@ use crate::backend::{BackendError, Job, resolve, run_on};
 use crate::base::{Base, BaseError};
 use crate::check::TrainError;
 use crate::config::{Backend, Choice, Dtype, RunConfig};
-use crate::evaluate::{Evaluation, evaluate};
+use crate::evaluate::{Evaluation, evaluate_in};
 use crate::footprint::Need;
 use crate::generate::{GenerateError, Generator, Sampling};
 use crate::memory::{available_memory, peak_memory_mib};
-use crate::prepare::{Data, plan, prepare, workload};
+use crate::prepare::{Data, Drawn, plan, prepare, workload};
 use crate::run_folder::{Product, RunFolder, RunFolderError};
 use crate::step::TrainBackend;
 use crate::train::{Flow, Plan, StepLog, train};
 
 /// What happens in a run, for whoever shows it.
 pub enum Event<'a> {
+    /// Tokens were found in the cache, or written to it.
+    Cache(CacheEvent),
     /// The data has been read.
     Data {
         /// Of the rows to learn from.
         train: &'a Summary,
         /// Of the rows to evaluate on.
         eval: Option<&'a Summary>,
+        /// What an epoch draws from each source, if it is a mixture.
+        mixture: &'a [Drawn],
         /// One example, its trained part marked.
         preview: &'a dyn Fn(bool) -> String,
     },
@@ -51,6 +55,8 @@ pub enum Event<'a> {
         count: ParamCount,
         /// The plan in numbers.
         plan: &'a Plan,
+        /// Rows of the first epoch.
+        rows: u64,
     },
     /// An evaluation after `step` steps.
     Evaluated {
@@ -161,11 +167,16 @@ pub fn run(
 ) -> Result<Report, RunError> {
     refuse_what_is_not_yet(config)?;
     let base = Base::open(&config.model.source, config.train.seed)?;
-    let data = Data::read(config, &base.tokenizer)?;
-    let preview = |ansi| preview(&data.train.examples[0], &base.tokenizer, ansi);
+    let data = Data::read(config, &base.tokenizer, &mut |event| on_event(Event::Cache(event)))?;
+    let preview = |ansi| preview(&data.train.examples.get(0), &base.tokenizer, ansi);
     let eval_summary = data.eval.as_ref().map(|eval| &eval.summary);
-    on_event(Event::Data { train: &data.train.summary, eval: eval_summary, preview: &preview });
-    let plan = plan(config, data.train.examples.len())?;
+    on_event(Event::Data {
+        train: &data.train.summary,
+        eval: eval_summary,
+        mixture: &data.mixture,
+        preview: &preview,
+    });
+    let plan = plan(config, &data.train)?;
     let backend = resolve(config.model.backend);
     let need = Need::of(&workload(config, &base, &data.train, &plan)?, available(backend))?;
     on_event(Event::Memory { need: &need });
@@ -181,9 +192,9 @@ pub fn run(
 pub fn memory_need(config: &RunConfig, available: Option<u64>) -> Result<Need, RunError> {
     refuse_what_is_not_yet(config)?;
     let base = Base::open(&config.model.source, config.train.seed)?;
-    let data = Data::read(config, &base.tokenizer)?;
+    let data = Data::read(config, &base.tokenizer, &mut |_| ())?;
     let available = available.or_else(|| self::available(resolve(config.model.backend)));
-    let plan = plan(config, data.train.examples.len())?;
+    let plan = plan(config, &data.train)?;
     Ok(Need::of(&workload(config, &base, &data.train, &plan)?, available)?)
 }
 
@@ -224,6 +235,7 @@ struct StepRow {
     learning_rate: f64,
     supervised_tokens: usize,
     tokens: usize,
+    padding: f64,
     tokens_per_s: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_memory_mib: Option<u64>,
@@ -257,7 +269,8 @@ impl Job for RunJob<'_, '_> {
         let (model, lora) = prepare(model, config.lora.as_ref(), seed, &device)?;
         let mut count = count_params::<A, _>(&model);
         count.total += frozen;
-        on_event(Event::Model { backend: backend.name(), count, plan });
+        let rows = plan.loader(&data.train).rows_of(0);
+        on_event(Event::Model { backend: backend.name(), count, plan, rows });
         let mut report = Report {
             memory: need,
             count,
@@ -281,8 +294,8 @@ impl Job for RunJob<'_, '_> {
         };
         let mut folder = RunFolder::create(config)?;
         let pad_id = pad_id(&base.tokenizer);
-        let (batch_size, date) = (plan.micro_batch_size, config.data.date.as_str());
-        let look = Look { base, data, pad_id, batch_size, date };
+        let date = config.data.date.as_str();
+        let look = Look { base, data, pad_id, plan, date };
         let before = look.evaluate(&model.valid(), 0, &mut folder, on_event)?;
         let answers_before = look.answers(&model.valid(), 0, on_event)?;
 
@@ -298,6 +311,7 @@ impl Job for RunJob<'_, '_> {
                 learning_rate: log.learning_rate,
                 supervised_tokens: log.supervised_tokens,
                 tokens: log.tokens,
+                padding: log.padding,
                 tokens_per_s,
                 peak_memory_mib: peak_memory_mib(),
             })?;
@@ -354,7 +368,7 @@ struct Look<'a> {
     base: &'a Base,
     data: &'a Data,
     pad_id: u32,
-    batch_size: usize,
+    plan: &'a Plan,
     date: &'a str,
 }
 
@@ -367,7 +381,9 @@ impl Look<'_> {
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> Result<Option<Evaluation>, RunError> {
         let Some(eval) = &self.data.eval else { return Ok(None) };
-        let evaluation = evaluate(model, &self.base.config, eval, self.pad_id, self.batch_size);
+        let Plan { layout, micro_batch_size, .. } = *self.plan;
+        let config = &self.base.config;
+        let evaluation = evaluate_in(layout, model, config, eval, self.pad_id, micro_batch_size);
         folder.log(&EvalRow {
             step,
             eval_loss: evaluation.loss,

@@ -1,6 +1,6 @@
 //! The training loop, in the open.
 
-use emberlm_data::{Batch, Dataset, Loader};
+use emberlm_data::{Batch, Cursor, Dataset, Layout, Loader, LoaderOptions};
 use emberlm_lora::DropoutKey;
 use emberlm_model::{CausalLm, ModelConfig};
 
@@ -17,9 +17,9 @@ use crate::step::{StepOptions, TrainBackend, loss_and_grads};
 pub struct Plan {
     /// Optimizer steps.
     pub steps: u64,
-    /// Examples to be seen in all; the last step takes what is left.
-    pub examples: u64,
-    /// Examples in a micro-batch.
+    /// Rows to be seen in all; the last step takes what is left.
+    pub rows: u64,
+    /// Rows in a micro-batch.
     pub micro_batch_size: usize,
     /// Micro-batches in a step.
     pub grad_accumulation: usize,
@@ -35,6 +35,8 @@ pub struct Plan {
     pub seed: u64,
     /// Whether each epoch has a random order of its own.
     pub shuffle: bool,
+    /// How examples stand in rows: one in each, or as many as fit.
+    pub layout: Layout,
 }
 
 /// What a step did.
@@ -54,6 +56,8 @@ pub struct StepLog {
     pub supervised_tokens: usize,
     /// Tokens that went through the model, without padding.
     pub tokens: usize,
+    /// The share of padding in all that went through the model.
+    pub padding: f64,
 }
 
 /// Whether a run goes on after a step.
@@ -68,7 +72,7 @@ pub enum Flow {
 /// Trains `model` (its trainable parameters) on `data` and returns it.
 ///
 /// The loss of a step is the sum over its supervised tokens divided by their number, so it depends on neither
-/// micro-batch size nor accumulation nor padding. `after_step` sees each step and the model after it.
+/// micro-batch size nor accumulation nor padding nor packing. `after_step` sees each step and the model after it.
 ///
 /// # Errors
 /// [`TrainError`] at the first loss or gradient that isn't finite, before the optimizer moves anything; at a parameter
@@ -81,10 +85,12 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
     plan: &Plan,
     mut after_step: impl FnMut(&StepLog, &CausalLm<A>) -> Result<Flow, E>,
 ) -> Result<CausalLm<A>, E> {
-    let loader = Loader::new(data.examples.len(), plan.seed, plan.shuffle);
+    let loader = plan.loader(data);
+    let mut cursor = Cursor::default();
     let mut optimizer = Optimizer::new(plan.optimizer);
     for step in 0..plan.steps {
-        let batches = micro_batches(&loader, data, pad_id, plan, step);
+        let batches;
+        (batches, cursor) = micro_batches(&loader, data, pad_id, plan, step, cursor);
         let supervised: usize = batches.iter().map(|batch| batch.targets.len()).sum();
         let mut gradients = Gradients::default();
         let mut loss_sum = 0.0;
@@ -111,15 +117,17 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
         let learning_rate = plan.learning_rate.at(step);
         model = optimizer.step(model, &gradients, learning_rate);
 
-        let seen = ((step + 1) * plan.examples_per_step()).min(plan.examples);
+        let tokens: usize = batches.iter().map(Batch::tokens).sum();
+        let slots: usize = batches.iter().map(|batch| batch.ids.len()).sum();
         let log = StepLog {
             step: step + 1,
-            epoch: seen as f64 / data.examples.len() as f64,
+            epoch: loader.epochs_at(cursor),
             loss: loss_sum / supervised as f64,
             grad_norm,
             learning_rate,
             supervised_tokens: supervised,
-            tokens: batches.iter().flat_map(|b| &b.segments).filter(|&&s| s > 0).count(),
+            tokens,
+            padding: 1.0 - tokens as f64 / slots as f64,
         };
         if after_step(&log, &model)? == Flow::Stop {
             break;
@@ -133,7 +141,7 @@ impl Plan {
     pub fn new(steps: u64, micro_batch_size: usize, learning_rate: f64) -> Self {
         Self {
             steps,
-            examples: steps * micro_batch_size as u64,
+            rows: steps * micro_batch_size as u64,
             micro_batch_size,
             grad_accumulation: 1,
             learning_rate: LearningRate {
@@ -148,28 +156,34 @@ impl Plan {
             recompute: Recompute::default(),
             seed: 0,
             shuffle: true,
+            layout: Layout::OnePerRow,
         }
     }
 
-    fn examples_per_step(&self) -> u64 {
+    /// The stream of rows that the steps take.
+    pub fn loader(&self, data: &Dataset) -> Loader {
+        let Self { seed, shuffle, layout, .. } = *self;
+        Loader::new(data, LoaderOptions { seed, shuffle, layout })
+    }
+
+    /// Rows in a step, but for the last one.
+    pub fn rows_per_step(&self) -> u64 {
         (self.micro_batch_size * self.grad_accumulation) as u64
     }
 }
 
-/// The micro-batches of a step: a function of the step's number, so that a run can start anywhere.
+/// The micro-batches of a step, and where the next one begins. `cursor` is where this one does: `loader.cursor` of the
+/// rows before it, so that a run can start anywhere.
 fn micro_batches(
     loader: &Loader,
     data: &Dataset,
     pad_id: u32,
     plan: &Plan,
     step: u64,
-) -> Vec<Batch> {
-    let start = step * plan.examples_per_step();
-    let count = plan.examples_per_step().min(plan.examples - start) as usize;
-    let indices = loader.indices(start, count);
-    let collate = |chunk: &[usize]| {
-        let examples: Vec<_> = chunk.iter().map(|&i| (i, &data.examples[i])).collect();
-        Batch::collate(&examples, pad_id)
-    };
-    indices.chunks(plan.micro_batch_size).map(collate).collect()
+    cursor: Cursor,
+) -> (Vec<Batch>, Cursor) {
+    let left = plan.rows - step * plan.rows_per_step();
+    let (rows, after) = loader.take(cursor, plan.rows_per_step().min(left) as usize);
+    let collate = |rows: &[_]| Batch::of_rows(rows, &data.examples, pad_id);
+    (rows.chunks(plan.micro_batch_size).map(collate).collect(), after)
 }

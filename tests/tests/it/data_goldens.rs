@@ -4,10 +4,10 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use emberlm_data::{
-    Dataset, Example, ExampleOptions, Format, Message, SourcedRow, TextTokenizer, example,
-    parse_rows, preview, read_rows,
+    Dataset, Example, ExampleOptions, Format, Loader, LoaderOptions, Message, SourcedRow,
+    TextTokenizer, TrainOn, example, parse_rows, preview, read_rows,
 };
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const GOLDENS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/goldens");
 /// The day the real goldens were rendered on.
@@ -55,6 +55,21 @@ fn equals_golden(tokenizer: &TextTokenizer, golden: &Value) {
     let ids: Vec<i64> = example.ids.iter().map(|id| i64::from(*id)).collect();
     assert_eq!(ids, numbers(&golden["ids"]), "ids of {golden}");
     assert_eq!(labels(&example), numbers(&golden["labels"]), "labels of {golden}");
+    only_last_is_trained(tokenizer, golden);
+}
+
+fn labels_on(tokenizer: &TextTokenizer, golden: &Value, train_on: TrainOn) -> Vec<i64> {
+    let options = ExampleOptions { train_on, ..options() };
+    labels(&example(tokenizer, &row(golden), &options).unwrap())
+}
+
+/// The last turn is the last run of the golden's labels.
+fn only_last_is_trained(tokenizer: &TextTokenizer, golden: &Value) {
+    let mut expected = numbers(&golden["labels"]);
+    let end = expected.iter().rposition(|&label| label >= 0).unwrap();
+    let before = expected[..end].iter().rposition(|&label| label < 0).unwrap();
+    expected[..before].fill(-100);
+    assert_eq!(labels_on(tokenizer, golden, TrainOn::Last), expected, "{golden}");
 }
 
 /// Goldens count characters, we count bytes.
@@ -98,6 +113,52 @@ fn spans_derived_equal_spans_marked() {
     }
 }
 
+/// `chat/turns.json` has, for each turn, what transformers trains of a conversation that ends with it and not of the one
+/// before.
+#[test]
+fn chosen_turns_equal_transformers() {
+    let template =
+        std::fs::read_to_string(goldens().join("models/llama/chat_template.jinja")).unwrap();
+    let bare = template.replace("{%- generation -%}", "").replace("{%- endgeneration -%}", "");
+    let cases = json(&goldens().join("chat/turns.json"));
+    for tokenizer in [tiny(), tiny().with_chat_template(&bare).unwrap()] {
+        for golden in cases.as_array().unwrap() {
+            let turns: Vec<(usize, Vec<i64>)> = golden["turns"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|turn| (turn["turn"].as_u64().unwrap() as usize, numbers(&turn["labels"])))
+                .collect();
+            let union = |chosen: &dyn Fn(usize) -> bool| -> Vec<i64> {
+                let chosen: Vec<_> =
+                    (0..turns.len()).filter(|&n| chosen(n)).map(|n| &turns[n].1).collect();
+                let length = golden["ids"].as_array().unwrap().len();
+                let label = |i: usize| chosen.iter().map(|labels| labels[i]).max().unwrap_or(-100);
+                (0..length).map(label).collect()
+            };
+            let on = |golden: &Value, train_on| labels_on(&tokenizer, golden, train_on);
+            assert_eq!(on(golden, TrainOn::All), union(&|_| true));
+            assert_eq!(on(golden, TrainOn::Last), union(&|n| n + 1 == turns.len()));
+            // Every choice of turns, marked in either way.
+            for choice in 0..1_usize << turns.len() {
+                let mut marked = golden.clone();
+                for (n, (turn, _)) in turns.iter().enumerate() {
+                    let train = choice >> n & 1 == 1;
+                    let message = &mut marked["messages"][*turn];
+                    match (train, n % 2) {
+                        (_, 0) => message["train"] = train.into(),
+                        (true, _) => {}
+                        (false, _) => message["weight"] = json!(0),
+                    }
+                }
+                let expected = union(&|n| choice >> n & 1 == 1);
+                assert_eq!(on(&marked, TrainOn::Marked), expected, "{marked}");
+                assert_eq!(on(&marked, TrainOn::All), union(&|_| true), "marks are not asked for");
+            }
+        }
+    }
+}
+
 #[test]
 fn training_data_counts_the_supervised_tokens_of_the_goldens() {
     let tokenizer = tiny();
@@ -106,9 +167,11 @@ fn training_data_counts_the_supervised_tokens_of_the_goldens() {
     let golden = json(&goldens().join("train/lora-sft/golden.json"));
     // Micro-batches of 2, accumulated twice, in file order, the epochs end to end.
     for (step, log) in golden["steps_log"].as_array().unwrap().iter().enumerate() {
-        let order = emberlm_data::Loader::new(data.examples.len(), 0, false);
-        let taken = order.indices(4 * step as u64, 4);
-        let supervised: usize = taken.iter().map(|index| data.examples[*index].supervised()).sum();
+        let loader = Loader::new(&data, LoaderOptions::default());
+        let (taken, after) = loader.take(loader.cursor(4 * step as u64), 4);
+        assert_eq!(after, loader.cursor(4 * step as u64 + 4));
+        let examples = taken.iter().flatten().map(|piece| data.examples.get(piece.example));
+        let supervised: usize = examples.map(|example| example.supervised()).sum();
         assert_eq!(
             supervised as u64,
             log["supervised_tokens"].as_u64().unwrap(),
@@ -116,7 +179,7 @@ fn training_data_counts_the_supervised_tokens_of_the_goldens() {
             step + 1
         );
     }
-    let shown = preview(&data.examples[0], &tokenizer, false);
+    let shown = preview(&data.examples.get(0), &tokenizer, false);
     assert!(shown.ends_with("assistant\n⟦About 1200 °C for steel.<|im_end|>⟧\n"), "{shown}");
 }
 

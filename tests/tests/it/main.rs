@@ -7,6 +7,7 @@ mod kernels;
 mod laws;
 mod model_goldens;
 mod optimizer_goldens;
+mod packing;
 mod qlora;
 mod quant_goldens;
 mod support;

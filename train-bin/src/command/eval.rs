@@ -10,7 +10,7 @@ use emberlm::prepare::{read_all, template_choice};
 use emberlm::run::pad_id;
 use emberlm::step::inputs;
 use emberlm::{Base, Evaluation, TrainBackend, evaluate};
-use emberlm_data::{Batch, Dataset, ExampleOptions};
+use emberlm_data::{Batch, Cursor, Dataset, ExampleOptions, Layout, Loader};
 use emberlm_model::{CausalLm, ModelBackend};
 use emberlm_quant::tensor_file::{FloatDtype, NamedTensor, write_tensors};
 use serde_json::json;
@@ -27,6 +27,7 @@ pub(crate) fn run(args: &EvalArgs) -> Result<()> {
     let options = ExampleOptions {
         max_length: Some(args.max_length),
         template: template_choice(args.template),
+        train_on: args.train_on.turns(),
         ..ExampleOptions::default()
     };
     let data = Dataset::build(&rows, &base.tokenizer, &options)?;
@@ -79,7 +80,7 @@ impl Job for EvalJob<'_> {
     }
 }
 
-/// Writes `input_ids.N` `[seq]` (as floats) and `logits.N` `[seq, vocab]` for the first `rows` examples.
+/// Writes `input_ids.N` `[seq]` (as floats) and `logits.N` `[seq, vocab]` for the first `rows` rows, an example in each.
 fn write_logits<B: ModelBackend>(
     path: &Path,
     base: &Base,
@@ -88,21 +89,24 @@ fn write_logits<B: ModelBackend>(
     rows: usize,
 ) -> Result<()> {
     let mut tensors = Vec::new();
-    for (n, example) in data.examples.iter().take(rows).enumerate() {
-        let batch = Batch::collate(&[(n, example)], 0);
-        let ids = &example.ids;
+    let loader = Loader::each_once(data, Layout::OnePerRow);
+    let (taken, _) = loader.take(Cursor::default(), rows.min(loader.rows_of(0) as usize));
+    for (n, row) in taken.into_iter().enumerate() {
+        let batch = Batch::of_rows(&[row], &data.examples, 0);
+        let ids = batch.ids.clone();
+        let seq = ids.len();
         let logits = move || {
             let inputs = inputs(&base.config, &batch, &model.device());
             model.logits(&inputs).into_data().iter::<f32>().collect()
         };
         tensors.push(NamedTensor {
             name: format!("input_ids.{n}"),
-            shape: vec![ids.len()],
-            values: Box::new(|| ids.iter().map(|&id| id as f32).collect()),
+            shape: vec![seq],
+            values: Box::new(move || ids.iter().map(|&id| id as f32).collect()),
         });
         tensors.push(NamedTensor {
             name: format!("logits.{n}"),
-            shape: vec![ids.len(), base.config.vocab_size],
+            shape: vec![seq, base.config.vocab_size],
             values: Box::new(logits),
         });
     }

@@ -9,8 +9,10 @@ use anyhow::{Context, Result, bail};
 use emberlm::cli::{RunArgs, TrainArgs};
 use emberlm::config::{self, RunConfig, shown};
 use emberlm::footprint::Size;
+use emberlm::prepare::Drawn;
 use emberlm::run::{Event, Report, RunOptions, run as run_config};
 use emberlm::{builtin, memory};
+use emberlm_data::{CacheEvent, Layout};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::WrongUsage;
@@ -80,8 +82,27 @@ impl Screen {
             return;
         }
         match event {
-            Event::Data { train, eval, preview } => {
+            Event::Cache(event) => match event {
+                CacheEvent::Found { path } => {
+                    eprintln!("tokens    found in {}", shown(path).display());
+                }
+                CacheEvent::Written { path } => {
+                    eprintln!("tokens    written to {}", shown(path).display());
+                }
+                CacheEvent::Damaged { path, why } => {
+                    eprintln!("warning: {} {why}; it is made again", shown(path).display());
+                }
+            },
+            Event::Data { train, eval, mixture, preview } => {
                 eprintln!("data      {train}");
+                for Drawn { paths, examples, draws } in *mixture {
+                    let names: Vec<_> =
+                        paths.iter().map(|path| shown(path).display().to_string()).collect();
+                    let names = names.join(", ");
+                    eprintln!(
+                        "mixture   {draws} draws an epoch from {examples} examples of {names}"
+                    );
+                }
                 if let Some(eval) = eval {
                     eprintln!("held out  {eval}");
                 }
@@ -101,9 +122,13 @@ impl Screen {
                     );
                 }
             }
-            Event::Model { backend, count, plan } => {
+            Event::Model { backend, count, plan, rows } => {
+                let what = match plan.layout {
+                    Layout::Packed => format!("packed rows, {rows} an epoch"),
+                    _ => "examples".to_owned(),
+                };
                 eprintln!(
-                    "training {} of {} parameters ({:.2} %) on {backend}: {} steps of {} × {} examples",
+                    "training {} of {} parameters ({:.2} %) on {backend}: {} steps of {} × {} {what}",
                     grouped(count.trainable),
                     grouped(count.total),
                     100.0 * count.trainable as f64 / count.total as f64,
@@ -123,13 +148,14 @@ impl Screen {
                 self.bar.set_message(format!("loss {:.4}", log.loss));
                 if log.step.is_multiple_of(self.log_every) {
                     self.line(format!(
-                        "step {:>5}  epoch {:>6.2}  loss {:.4}  grad norm {:.3}  rate {:.2e}  {:.0} tokens/s",
+                        "step {:>5}  epoch {:>6.2}  loss {:.4}  grad norm {:.3}  rate {:.2e}  {:.0} tokens/s  padding {:.0} %",
                         log.step,
                         log.epoch,
                         log.loss,
                         log.grad_norm,
                         log.learning_rate,
                         tokens_per_s,
+                        100.0 * log.padding,
                     ));
                 }
             }
@@ -155,7 +181,7 @@ fn bar(steps: u64) -> ProgressBar {
 
 fn print_report(report: &Report, dry_run: bool) {
     if dry_run {
-        println!("dry run: configuration, model and data are sound; nothing was written");
+        println!("dry run: configuration, model and data are sound; nothing was trained");
         return;
     }
     println!(

@@ -204,6 +204,43 @@ impl Choice for Optimizer {
     }
 }
 
+/// Which of the assistant's turns are trained: `data.train_on`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TrainOn {
+    /// All of them.
+    #[default]
+    All,
+    /// The last one.
+    Last,
+    /// All but those marked `weight: 0` or `train: false`.
+    Marked,
+}
+
+impl TrainOn {
+    /// The data crate's name for it.
+    pub fn turns(self) -> emberlm_data::TrainOn {
+        match self {
+            Self::All => emberlm_data::TrainOn::All,
+            Self::Last => emberlm_data::TrainOn::Last,
+            Self::Marked => emberlm_data::TrainOn::Marked,
+        }
+    }
+}
+
+impl Choice for TrainOn {
+    const WHAT: &'static str = "choice of turns";
+    const ALL: &'static [Self] = &[Self::All, Self::Last, Self::Marked];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::All => "all",
+            Self::Last => "last",
+            Self::Marked => "marked",
+        }
+    }
+}
+
 /// How the learning rate goes on after the warm-up: `train.schedule`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -296,6 +333,14 @@ impl FromStr for Optimizer {
     }
 }
 
+impl FromStr for TrainOn {
+    type Err = UnknownChoice;
+
+    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
+        Self::from_name(name)
+    }
+}
+
 impl FromStr for Schedule {
     type Err = UnknownChoice;
 
@@ -337,6 +382,12 @@ impl fmt::Display for Template {
 }
 
 impl fmt::Display for Optimizer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl fmt::Display for TrainOn {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }

@@ -164,16 +164,6 @@ pub enum FaultKind {
         /// What to do.
         remedy: String,
     },
-    /// A known setting that this version cannot do.
-    #[error("`{key} = {found}` is not yet available; use {key} = {instead}")]
-    NotYet {
-        /// The key.
-        key: String,
-        /// The value as TOML.
-        found: String,
-        /// A value that works, as TOML.
-        instead: String,
-    },
 }
 
 fn suggestion(nearest: Option<&String>, list: &str, known: &[String]) -> String {

@@ -20,11 +20,15 @@ pub(super) const KEYS: &[&str] = &[
     "lora.use_rslora",
     "lora.dropout",
     "data.train",
+    "data.source",
     "data.eval",
     "data.format",
     "data.template",
     "data.max_length",
+    "data.train_on",
     "data.packing",
+    "data.group_by_length",
+    "data.cache_dir",
     "data.shuffle",
     "data.date",
     "train.output_dir",
@@ -52,20 +56,23 @@ pub(super) const KEYS: &[&str] = &[
     "train.threads",
 ];
 
-/// Keys that hold one path or a list of paths.
-pub(super) const PATH_KEYS: [&str; 7] = [
+/// Keys that hold one path, a list of paths, or a list of tables with a `path`.
+pub(super) const PATH_KEYS: [&str; 9] = [
     "model.path",
     "model.config",
     "model.tokenizer",
     "lora.init_from",
     "data.train",
+    "data.source",
     "data.eval",
+    "data.cache_dir",
     "train.output_dir",
 ];
 
 /// Keys of which at most one may be given.
-const EXCLUSIVE: [[&str; 2]; 3] = [
+const EXCLUSIVE: [[&str; 2]; 4] = [
     ["model.path", "model.config"],
+    ["data.train", "data.source"],
     ["train.epochs", "train.steps"],
     ["train.warmup_steps", "train.warmup_ratio"],
 ];
@@ -83,6 +90,10 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("lora_r", "lora.r"),
     ("lora_alpha", "lora.alpha"),
     ("lora_dropout", "lora.dropout"),
+    ("datasets", "data.source"),
+    ("interleave_probs", "data.source"),
+    ("sample_packing", "data.packing"),
+    ("pack", "data.packing"),
     ("max_seq_length", "data.max_length"),
     ("sequence_len", "data.max_length"),
     ("num_train_epochs", "train.epochs"),

@@ -173,6 +173,12 @@ fn anchored(value: Value, folder: &Path) -> Value {
         Value::Array(paths) => {
             Value::Array(paths.into_iter().map(|path| anchored(path, folder)).collect())
         }
+        Value::Table(mut table) => {
+            if let Some(path) = table.remove("path") {
+                table.insert("path".to_owned(), anchored(path, folder));
+            }
+            Value::Table(table)
+        }
         other => other,
     }
 }

@@ -33,14 +33,21 @@
 //! dropout = 0.0
 //!
 //! [data]
-//! train = ["a.jsonl"]          # a list of files or a single one
+//! train = ["a.jsonl"]          # a list of files or a single one; or [[data.source]], below
 //! eval = ["b.jsonl"]
 //! format = "auto"
 //! template = "auto"            # auto | none
-//! max_length = 2048            # tokens
-//! packing = false
+//! train_on = "all"             # all | last | marked: which of the assistant's turns
+//! max_length = 2048            # tokens of a row
+//! packing = false              # true: as many examples in a row as fit
+//! group_by_length = false      # true: examples of similar length in a micro-batch
 //! shuffle = true
 //! date = "2026-11-29"          # the day that chat templates tell; default: today
+//! cache_dir = "cache"          # folder for tokens; default: none, tokens are held in memory
+//!
+//! [[data.source]]              # in place of data.train: a mixture, drawn from by weights
+//! path = ["a.jsonl"]           # a list of files or a single one
+//! weight = 1.0
 //!
 //! [train]
 //! output_dir = "runs/default"
@@ -83,7 +90,7 @@ use serde::{Serialize, Serializer};
 use toml::Table;
 
 pub use choice::{
-    Backend, Choice, Dtype, Optimizer, Quant, Recompute, Schedule, Template, UnknownChoice,
+    Backend, Choice, Dtype, Optimizer, Quant, Recompute, Schedule, Template, TrainOn, UnknownChoice,
 };
 pub use error::{ConfigError, Fault, FaultKind, Origin, WriteError};
 pub use merge::Override;
@@ -190,16 +197,22 @@ pub struct DataSection {
     pub format: String,
     /// The chat template that is applied.
     pub template: Template,
-    /// Longest example in tokens, at least 2.
+    /// Which of the assistant's turns are trained.
+    pub train_on: TrainOn,
+    /// Longest row in tokens, at least 2.
     pub max_length: NonZeroUsize,
+    /// How the examples stand in rows.
+    pub layout: Layout,
     /// Whether the examples are drawn in random order.
     pub shuffle: bool,
     /// The day (`YYYY-MM-DD`) that chat templates tell.
     pub date: String,
+    /// The folder in which tokens are kept, and from which they are mapped; `None`: they are held in memory.
+    pub cache_dir: Option<PathBuf>,
 }
 
 /// The files with the examples.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub enum DataSource {
     /// The example data in the program. Only beside [`ModelSource::Builtin`].
     #[default]
@@ -211,6 +224,34 @@ pub enum DataSource {
         /// To evaluate on: may be empty.
         eval: Vec<PathBuf>,
     },
+    /// Files that are drawn from by weights.
+    Mixture {
+        /// To learn from: at least one.
+        sources: Vec<MixtureSource>,
+        /// To evaluate on: may be empty.
+        eval: Vec<PathBuf>,
+    },
+}
+
+/// `[[data.source]]`: a part of a mixture.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MixtureSource {
+    /// Its files: at least one.
+    pub paths: Vec<PathBuf>,
+    /// How often it is drawn from, relative to the others; greater than 0.
+    pub weight: f64,
+}
+
+/// How the examples stand in rows: `data.packing` and `data.group_by_length`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Layout {
+    /// Each in a row of its own.
+    #[default]
+    OnePerRow,
+    /// The same, those of similar length in one micro-batch.
+    ByLength,
+    /// As many in a row as fit.
+    Packed,
 }
 
 /// `[train]`: how the examples are learned. All floats are finite.
@@ -222,7 +263,7 @@ pub struct TrainSection {
     pub overwrite: bool,
     /// When the run is over.
     pub duration: Duration,
-    /// Examples in a micro-batch.
+    /// Rows in a micro-batch.
     pub micro_batch_size: NonZeroUsize,
     /// Micro-batches in a step.
     pub grad_accumulation: NonZeroUsize,
@@ -318,9 +359,12 @@ impl Default for DataSection {
             source: DataSource::default(),
             format: "auto".to_owned(),
             template: Template::default(),
+            train_on: TrainOn::default(),
             max_length: nonzero(2048),
+            layout: Layout::default(),
             shuffle: true,
             date: date::today(),
+            cache_dir: None,
         }
     }
 }

@@ -94,6 +94,20 @@ impl Expected for Paths {
     const EXPECTED: &'static str = "a path or a list of paths (strings)";
 }
 
+/// An element of `[[data.source]]`.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct RawSource {
+    pub(super) path: Field<Paths>,
+    pub(super) weight: Field<f64>,
+    #[serde(flatten)]
+    pub(super) unknown: toml::Table,
+}
+
+impl Expected for Vec<RawSource> {
+    const EXPECTED: &'static str = "a list of sections [[data.source]]";
+}
+
 /// A name, a pattern or several names.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(untagged)]
@@ -206,11 +220,15 @@ pub(super) struct RawLora {
 #[serde(default)]
 pub(super) struct RawData {
     pub(super) train: Field<Paths>,
+    pub(super) source: Field<Vec<RawSource>>,
     pub(super) eval: Field<Paths>,
     pub(super) format: Field<String>,
     pub(super) template: Field<String>,
     pub(super) max_length: Field<i64>,
+    pub(super) train_on: Field<String>,
     pub(super) packing: Field<bool>,
+    pub(super) group_by_length: Field<bool>,
+    pub(super) cache_dir: Field<PathBuf>,
     pub(super) shuffle: Field<bool>,
     pub(super) date: Field<String>,
     #[serde(flatten)]

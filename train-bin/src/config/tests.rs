@@ -2,6 +2,8 @@
 
 use super::*;
 
+mod data;
+
 fn set(text: &str) -> Override {
     Override::Set { text: text.to_owned() }
 }
@@ -45,8 +47,11 @@ train = ["/d/a.jsonl", "/d/b.jsonl"]
 eval = "/d/c.jsonl"
 format = "messages"
 template = "none"
+train_on = "last"
 max_length = 64
-packing = false
+packing = true
+group_by_length = false
+cache_dir = "/c"
 shuffle = false
 date = "2024-07-26"
 [train]
@@ -102,9 +107,12 @@ fn full() -> RunConfig {
             },
             format: "messages".into(),
             template: Template::None,
+            train_on: TrainOn::Last,
             max_length: nonzero(64),
+            layout: Layout::Packed,
             shuffle: false,
             date: "2024-07-26".into(),
+            cache_dir: Some("/c".into()),
         },
         train: TrainSection {
             output_dir: "/runs/x".into(),
@@ -276,7 +284,12 @@ fn every_key_that_holds_paths_begins_at_the_file() {
             .iter()
             .filter(|(other, _)| *other != key && (*other, key) != ("model.config", "model.path"));
         let text: String = others.map(|(other, path)| format!("{other} = '{path}'\n")).collect();
-        std::fs::write(&file, format!("{text}{key} = 'sub/x'")).unwrap();
+        let (text, value) = match key {
+            // A mixture stands in place of data.train.
+            "data.source" => (text.replace("data.train = '/d'\n", ""), "[{ path = 'sub/x' }]"),
+            _ => (text, "'sub/x'"),
+        };
+        std::fs::write(&file, format!("{text}{key} = {value}")).unwrap();
         let written = load(Some(&file), &[]).unwrap().to_toml().unwrap();
         let expected = folder.path().join("sub/x");
         assert!(written.contains(expected.to_str().unwrap()), "{key}: {written}");
@@ -304,6 +317,8 @@ fn the_resolved_configuration_reads_back_as_itself() {
         "[lora]",
         "[lora]\ninit_from = 'runs/a'\ndropout = 0.25",
         "[lora]\ntarget_modules = '.*\\.q_proj'\nalpha = 0.1",
+        data::MIXTURE,
+        "[data]\ngroup_by_length = true\ntrain_on = 'marked'",
     ];
     let folder = tempfile::tempdir().unwrap();
     for text in texts {
@@ -413,7 +428,14 @@ fn an_unknown_choice_lists_the_choices() {
         "run.toml:2:1: `train.schedule`: expected a schedule, one of cosine, linear, constant, found `cosin`; \
          did you mean `cosine`?",
     );
-    for key in ["model.backend", "model.dtype", "model.quant", "data.template", "train.recompute"] {
+    for key in [
+        "model.backend",
+        "model.dtype",
+        "model.quant",
+        "data.template",
+        "data.train_on",
+        "train.recompute",
+    ] {
         let [fault] = faults(&format!("{key} = '?'")).try_into().unwrap();
         assert!(
             fault.contains(&format!("`{key}`: expected a ")) && fault.ends_with("found `?`"),
@@ -480,6 +502,7 @@ fn empty_texts_and_lists_are_refused_where_something_is_to_be_named() {
         "model.config",
         "lora.init_from",
         "train.output_dir",
+        "data.cache_dir",
         "data.train",
         "data.format",
     ] {
@@ -614,14 +637,6 @@ fn a_day_is_fixed_and_checked() {
             ),
         );
     }
-}
-
-#[test]
-fn what_is_planned_says_that_it_is_not_there_yet() {
-    one_fault(
-        "data.packing = true",
-        "run.toml:1:6: `data.packing = true` is not yet available; use data.packing = false",
-    );
 }
 
 #[test]

@@ -9,10 +9,11 @@ use super::choice::Choice;
 use super::error::WriteError;
 use super::merge::absolute;
 use super::raw::{
-    Field, Off, OrOff, Paths, RawConfig, RawData, RawLora, RawModel, RawTargets, RawTrain,
+    Field, Off, OrOff, Paths, RawConfig, RawData, RawLora, RawModel, RawSource, RawTargets,
+    RawTrain,
 };
 use super::{
-    DataSection, DataSource, Duration, LoraSection, LoraStart, ModelSection, ModelSource,
+    DataSection, DataSource, Duration, Layout, LoraSection, LoraStart, ModelSection, ModelSource,
     RunConfig, Targets, TrainSection, Warmup,
 };
 
@@ -70,17 +71,29 @@ fn raw_lora(lora: &LoraSection) -> Result<RawLora, WriteError> {
 
 fn raw_data(data: &DataSection) -> Result<RawData, WriteError> {
     let paths = |paths: &[PathBuf]| Paths::Many(paths.iter().map(|path| absolute(path)).collect());
-    let (train, eval) = match &data.source {
-        DataSource::Builtin => (None, None),
-        DataSource::Files { train, eval } => (Some(paths(train)), Some(paths(eval))),
+    let (train, source, eval) = match &data.source {
+        DataSource::Builtin => (None, None, None),
+        DataSource::Files { train, eval } => (Some(paths(train)), None, Some(paths(eval))),
+        DataSource::Mixture { sources, eval } => {
+            let sources = sources.iter().map(|source| RawSource {
+                path: Field::Given(paths(&source.paths)),
+                weight: Field::Given(source.weight),
+                unknown: Table::new(),
+            });
+            (None, Some(sources.collect::<Vec<_>>()), Some(paths(eval)))
+        }
     };
     Ok(RawData {
         train: train.into(),
+        source: source.into(),
         eval: eval.into(),
         format: Field::Given(data.format.clone()),
         template: name(data.template),
         max_length: integer("data.max_length", data.max_length.get() as u64)?,
-        packing: Field::Given(false),
+        train_on: name(data.train_on),
+        packing: Field::Given(data.layout == Layout::Packed),
+        group_by_length: Field::Given(data.layout == Layout::ByLength),
+        cache_dir: data.cache_dir.as_deref().map(absolute).into(),
         shuffle: Field::Given(data.shuffle),
         date: Field::Given(data.date.clone()),
         unknown: Table::new(),

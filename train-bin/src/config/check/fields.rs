@@ -184,11 +184,6 @@ impl Check {
         self.faults.push(Fault { origin: None, kind });
     }
 
-    pub(super) fn not_yet(&mut self, key: &str, found: &str, instead: &str) {
-        let [key_owned, found, instead] = [key, found, instead].map(str::to_owned);
-        self.push(key, FaultKind::NotYet { key: key_owned, found, instead });
-    }
-
     pub(super) fn push(&mut self, key: &str, kind: FaultKind) {
         self.faults.push(Fault { origin: self.origins.get(key).cloned(), kind });
     }

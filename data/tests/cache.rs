@@ -1,0 +1,195 @@
+//! The cache of tokens: what is read from it is what was made, and what is stale or damaged is never read.
+
+mod fixture;
+
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use emberlm_data::{
+    Batch, CacheEvent, Cached, Cursor, DataError, Dataset, ExampleOptions, Format, Layout, Loader,
+    LoaderOptions, TextTokenizer, TrainOn, read_rows,
+};
+use fixture::tokenizer;
+
+const TOKENS: [&str; 3] = ["<s>", "</s>", "<turn>"];
+const TEMPLATE: &str = "{% for m in messages %}{{ '<turn>' + m.role + ':' + m.content + '</s>' }}{% endfor %}\
+    {% if add_generation_prompt %}{{ '<turn>assistant:' }}{% endif %}";
+
+struct Place {
+    dir: tempfile::TempDir,
+    files: Vec<PathBuf>,
+    options: ExampleOptions,
+}
+
+impl Place {
+    fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let files = vec![dir.path().join("a.jsonl"), dir.path().join("b.jsonl")];
+        let chat = |n: usize| {
+            format!(
+                "{{\"messages\": [{{\"role\": \"user\", \"content\": \"q{n}\"}}, {{\"role\": \"assistant\", \"content\": \"{}\"}}, \
+                 {{\"role\": \"user\", \"content\": \"r\"}}, {{\"role\": \"assistant\", \"content\": \"yes\"}}]}}\n",
+                "a".repeat(n)
+            )
+        };
+        fs::write(&files[0], (0..30).map(chat).collect::<String>()).unwrap();
+        let text = "\n{\"text\": \"once upon a time there was a forge, and that was not the end of it\"}\n";
+        fs::write(&files[1], format!("{text}{{\"prompt\": \"p\", \"completion\": \"c\"}}\n"))
+            .unwrap();
+        let max_length = NonZeroUsize::new(48);
+        let options = ExampleOptions { max_length, ..ExampleOptions::default() };
+        Self { dir, files, options }
+    }
+
+    fn folder(&self) -> PathBuf {
+        self.dir.path().join("cache")
+    }
+
+    fn load_with(
+        &self,
+        tokenizer: &TextTokenizer,
+    ) -> (Result<Dataset, DataError>, Vec<CacheEvent>) {
+        let folder = self.folder();
+        let cached = Cached {
+            folder: &folder,
+            files: &self.files,
+            reading: "auto",
+            tokenizer,
+            options: &self.options,
+        };
+        let mut events = Vec::new();
+        let data = cached.load(
+            |sink| {
+                for file in &self.files {
+                    for rows in read_rows(file, Format::Auto)?.chunks(7) {
+                        sink(rows.iter().cloned().map(Ok).collect())?;
+                    }
+                }
+                Ok(())
+            },
+            |event| events.push(event),
+        );
+        (data, events)
+    }
+
+    fn load(&self) -> (Dataset, Vec<CacheEvent>) {
+        let (data, events) = self.load_with(&tokenizer(&TOKENS, Some(TEMPLATE)));
+        (data.unwrap(), events)
+    }
+
+    fn token_files(&self) -> Vec<PathBuf> {
+        let entries = fs::read_dir(self.folder()).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    }
+}
+
+fn written(events: &[CacheEvent]) -> &Path {
+    match events {
+        [CacheEvent::Written { path }] => path,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_read_is_what_was_made() {
+    let place = Place::new();
+    let rows: Vec<_> =
+        place.files.iter().flat_map(|file| read_rows(file, Format::Auto).unwrap()).collect();
+    let tokenizer = tokenizer(&TOKENS, Some(TEMPLATE));
+    let expected = Dataset::build(&rows, &tokenizer, &place.options).unwrap();
+    assert!(expected.summary.truncated > 0 && expected.summary.split == 1);
+    let (made, events) = place.load();
+    let path = written(&events).to_owned();
+    let (found, events) = place.load();
+    assert_eq!(events, [CacheEvent::Found { path: path.clone() }]);
+    assert_eq!(place.token_files(), [path], "and nothing else is left in the folder");
+    for data in [made, found] {
+        assert_eq!(data.summary, expected.summary);
+        assert_eq!(data.max_length, expected.max_length);
+        assert_eq!(
+            data.examples.iter().collect::<Vec<_>>(),
+            expected.examples.iter().collect::<Vec<_>>()
+        );
+        assert_eq!(data.examples.source(31).to_string(), format!("{}:3", place.files[1].display()));
+        // Batches too, also those that hold a part of a document.
+        let batch = |data: &Dataset| {
+            let options = LoaderOptions { seed: 1, shuffle: true, layout: Layout::Packed };
+            let loader = Loader::new(data, options);
+            let (rows, _) = loader.take(Cursor::default(), loader.rows_of(0) as usize);
+            Batch::of_rows(&rows, &data.examples, 0)
+        };
+        assert_eq!(batch(&data), batch(&expected));
+    }
+}
+
+#[test]
+fn whatever_decides_the_tokens_makes_another_file() {
+    let mut place = Place::new();
+    let (_, events) = place.load();
+    let mut seen = vec![written(&events).to_owned()];
+    let mut another = |place: &Place, tokenizer: &TextTokenizer| {
+        let (data, events) = place.load_with(tokenizer);
+        data.unwrap();
+        let path = written(&events).to_owned();
+        assert!(!seen.contains(&path));
+        seen.push(path);
+    };
+    let plain = tokenizer(&TOKENS, Some(TEMPLATE));
+    // Content of the same length.
+    let text = fs::read_to_string(&place.files[1]).unwrap();
+    fs::write(&place.files[1], text.replace("once", "twice").replace("was a", "was")).unwrap();
+    another(&place, &plain);
+    place.options.max_length = NonZeroUsize::new(47);
+    another(&place, &plain);
+    place.options.train_on = TrainOn::Last;
+    another(&place, &plain);
+    another(&place, &tokenizer(&TOKENS, Some(&TEMPLATE.replace("<turn>", "<turn> "))));
+    another(&place, &tokenizer(&["<s>", "</s>", "<turn>", "<more>"], Some(TEMPLATE)));
+    place.files.reverse();
+    another(&place, &plain);
+    // The day counts where the template asks for it, and only there.
+    place.options.date = Some("2024-07-26".into());
+    let (_, events) = place.load();
+    assert!(matches!(events[..], [CacheEvent::Found { .. }]));
+    let dated = format!("{{{{ strftime_now('%d') }}}}{TEMPLATE}");
+    another(&place, &tokenizer(&TOKENS, Some(&dated)));
+    place.options.date = Some("2024-07-27".into());
+    another(&place, &tokenizer(&TOKENS, Some(&dated)));
+}
+
+#[test]
+fn a_damaged_file_is_found_out_and_made_again() {
+    let place = Place::new();
+    let (expected, events) = place.load();
+    let path = written(&events).to_owned();
+    let good = fs::read(&path).unwrap();
+    let mut broken: Vec<Vec<u8>> =
+        [0, 7, 63, 64, good.len() - 1].into_iter().map(|length| good[..length].to_vec()).collect();
+    // A bit anywhere: in the header, the tokens, the records, the tail.
+    for at in (0..56).chain((64..good.len()).step_by(97)).chain([good.len() - 1]) {
+        let mut bytes = good.clone();
+        bytes[at] ^= 0x10;
+        broken.push(bytes);
+    }
+    for bytes in broken {
+        fs::write(&path, &bytes).unwrap();
+        let (data, events) = place.load();
+        assert!(
+            matches!(&events[..], [CacheEvent::Damaged { .. }, CacheEvent::Written { .. }]),
+            "{events:?}"
+        );
+        assert_eq!(data.summary, expected.summary);
+        assert_eq!(fs::read(&path).unwrap(), good);
+    }
+}
+
+#[test]
+fn rows_at_fault_leave_no_file() {
+    let place = Place::new();
+    let without_template = tokenizer(&TOKENS, None);
+    let (data, events) = place.load_with(&without_template);
+    let error = data.unwrap_err().to_string();
+    assert!(error.contains("30 rows at fault") && error.contains("a.jsonl:1: "), "{error}");
+    assert!(events.is_empty() && place.token_files().is_empty());
+}
