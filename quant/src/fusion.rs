@@ -3,7 +3,6 @@
 //! An operation that it doesn't know is registered with a function that runs on the backend below when its turn comes.
 
 use std::fmt;
-use std::sync::Arc;
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{DType, Int, Shape, Tensor, TensorPrimitive};
@@ -56,8 +55,7 @@ impl<B: FusionBackend> FusedOp<B> {
             .map(|(shape, dtype)| TensorIr::uninit(client.create_empty_handle(), shape, dtype));
         let inputs: Vec<TensorIr> = inputs.into_iter().map(FusionTensor::into_ir).collect();
         let ir = CustomOpIr::new(name, &inputs, &outputs);
-        let run: Arc<Run<B, N>> = Arc::new(run);
-        let operation = Registered { ir: ir.clone(), run };
+        let operation = Registered { ir: ir.clone(), run: Box::new(run) };
         client.register(streams, OperationIr::Custom(ir), operation).outputs()
     }
 }
@@ -67,7 +65,7 @@ type Run<B, const N: usize> =
 
 struct Registered<B: FusionBackend, const N: usize> {
     ir: CustomOpIr,
-    run: Arc<Run<B, N>>,
+    run: Box<Run<B, N>>,
 }
 
 impl<B: FusionBackend, const N: usize> fmt::Debug for Registered<B, N> {

@@ -20,6 +20,11 @@ pub(super) fn fits<B: Backend, const D: usize>(tensors: &[&Tensor<B, D>]) -> boo
     })
 }
 
+/// Whether these tensors have one shape and one type.
+pub(super) fn alike<B: Backend, const D: usize>(tensors: &[&Tensor<B, D>]) -> bool {
+    tensors.windows(2).all(|two| two[0].dims() == two[1].dims() && two[0].dtype() == two[1].dtype())
+}
+
 /// Whether there are kernels for this type.
 pub(super) fn has_kernels(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)

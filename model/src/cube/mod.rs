@@ -20,13 +20,30 @@ use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElemen
 use crate::backend::AttentionGradients;
 use crate::{Activation, AttentionMask, MaskRanges, ModelBackend, portable};
 use attention::Attention;
-use launch::{fits, has_kernels, primitive, tensor};
+use launch::{alike, fits, has_kernels, primitive, sum_type, tensor};
+
+/// Whether these are queries, keys and values of one type, as many as the mask says. What is not so is left to the
+/// portable operations, which check shapes; kernels don't.
+fn attend<B: ModelBackend>(
+    q: &Tensor<B, 4>,
+    k: &Tensor<B, 4>,
+    v: &Tensor<B, 4>,
+    mask: &AttentionMask,
+) -> bool {
+    let ([batch, heads, seq, head_dim], [_, kv_heads, _, _]) = (q.dims(), k.dims());
+    q.dtype() == k.dtype()
+        && alike(&[k, v])
+        && k.dims() == [batch, kv_heads, mask.past + mask.seq, head_dim]
+        && heads % kv_heads == 0
+        && [mask.rows, mask.seq] == [batch, seq]
+}
 
 impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBackend
     for CubeBackend<R, F, I, BT>
 {
     fn rms_norm(x: Tensor<Self, 2>, weight: Tensor<Self, 1>, eps: f64) -> Tensor<Self, 2> {
-        if !fits(&[&x]) || !has_kernels(weight.dtype()) {
+        let [_, features] = x.dims();
+        if !fits(&[&x]) || !has_kernels(weight.dtype()) || weight.dims() != [features] {
             return portable::rms_norm(x, weight, eps);
         }
         let dims = x.dims();
@@ -39,7 +56,9 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         grad: Tensor<Self, 2>,
         eps: f64,
     ) -> (Tensor<Self, 2>, Tensor<Self, 1>) {
-        if !fits(&[&x]) || grad.dtype() != x.dtype() || !has_kernels(weight.dtype()) {
+        let [_, features] = x.dims();
+        let has_weight = has_kernels(weight.dtype()) && weight.dims() == [features];
+        if !fits(&[&x]) || !alike(&[&x, &grad]) || !has_weight {
             return portable::rms_norm_backward(x, weight, grad, eps);
         }
         let dims = x.dims();
@@ -53,7 +72,9 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         cos: Tensor<Self, 4>,
         sin: Tensor<Self, 4>,
     ) -> Tensor<Self, 4> {
-        if !fits(&[&x, &cos]) || sin.dtype() != cos.dtype() {
+        let [batch, _, seq, head_dim] = x.dims();
+        let has_angles = cos.dims() == [batch, 1, seq, head_dim / 2] && alike(&[&cos, &sin]);
+        if !fits(&[&x, &cos]) || !has_angles || head_dim % 2 != 0 {
             return portable::rotate_half(x, cos, sin);
         }
         let dims = x.dims();
@@ -65,7 +86,7 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         up: Tensor<Self, 2>,
         activation: Activation,
     ) -> Tensor<Self, 2> {
-        if !fits(&[&gate]) || up.dtype() != gate.dtype() {
+        if !fits(&[&gate]) || !alike(&[&gate, &up]) {
             return portable::gated(gate, up, activation);
         }
         let dims = gate.dims();
@@ -78,8 +99,7 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         grad: Tensor<Self, 2>,
         activation: Activation,
     ) -> (Tensor<Self, 2>, Tensor<Self, 2>) {
-        let dtype = gate.dtype();
-        if !fits(&[&gate]) || up.dtype() != dtype || grad.dtype() != dtype {
+        if !fits(&[&gate]) || !alike(&[&gate, &up, &grad]) {
             return portable::gated_backward(gate, up, grad, activation);
         }
         let dims = gate.dims();
@@ -95,7 +115,7 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         mask: &Arc<AttentionMask>,
         scale: f64,
     ) -> (Tensor<Self, 4>, Tensor<Self, 3>) {
-        if !fits(&[&q, &k, &v]) || k.dtype() != q.dtype() || v.dtype() != q.dtype() {
+        if !fits(&[&q, &k, &v]) || !attend(&q, &k, &v, mask) {
             return portable::attention_forward(q, k, v, mask, scale);
         }
         let MaskRanges { first_key, .. } = mask.ranges::<Self>(&q.device());
@@ -121,9 +141,11 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         mask: &Arc<AttentionMask>,
         scale: f64,
     ) -> AttentionGradients<Self> {
-        let all = [&q, &k, &v, &out, &grad];
-        let one_type = all.iter().all(|x| x.dtype() == q.dtype());
-        if !fits(&all) || !one_type || log_sum.dtype() != launch::sum_type(q.dtype()) {
+        let has_outputs = alike(&[&q, &out, &grad]) && log_sum.dtype() == sum_type(q.dtype());
+        let client = R::client(&q.device());
+        let has_bindings = client.properties().hardware.max_bindings >= attention::BINDINGS;
+        let are_inputs = fits(&[&q, &k, &v]) && attend(&q, &k, &v, mask);
+        if !are_inputs || !has_outputs || !has_bindings {
             return portable::attention_backward(q, k, v, out, log_sum, grad, mask, scale);
         }
         let MaskRanges { first_key, end_query } = mask.ranges::<Self>(&q.device());
@@ -145,7 +167,8 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
     ) -> Tensor<Self, 1> {
-        if !fits(&[&logits]) {
+        let [rows, _] = logits.dims();
+        if !fits(&[&logits]) || targets.dims() != [rows] {
             return portable::cross_entropy_sum(logits, targets);
         }
         let dims = logits.dims();
@@ -156,7 +179,8 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
     ) -> (Tensor<Self, 1>, Tensor<Self, 2>) {
-        if !fits(&[&logits]) {
+        let [rows, _] = logits.dims();
+        if !fits(&[&logits]) || targets.dims() != [rows] {
             return portable::cross_entropy_with_grad(logits, targets);
         }
         let dims = logits.dims();

@@ -1,17 +1,20 @@
 //! Kernels for CubeCL's backends, one source for CUDA and WGPU, and their passage through `Fusion`.
 //!
 //! A quantized weight becomes a dense matrix in one launch; the product is the backend's own, and the dense matrix is
-//! gone after it.
+//! gone after it. For a token or few, codes are multiplied where they are decoded.
 
+mod codes;
 mod dequantize;
+mod few_tokens;
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{Element, Tensor};
+use burn::tensor::{DType, Element, Tensor};
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 use burn_fusion::{Fusion, FusionBackend};
 
 use crate::quantized::{Quantized, QuantizedNested, QuantizedScales};
 use crate::{PackedBytes, Packing, QuantBackend, QuantFormat, fusion, portable};
+use few_tokens::{FEW_TOKENS, few_tokens};
 use fusion::{FusedOp, OpInputs};
 
 impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> QuantBackend
@@ -19,6 +22,11 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> QuantBacke
 {
     fn dequantize_weight(weight: &Quantized<Self>) -> Tensor<Self, 2> {
         dequantize::dequantize(weight).unwrap_or_else(|| portable::dequantize(weight))
+    }
+
+    fn matmul_quantized(x: Tensor<Self, 2>, weight: &Quantized<Self>) -> Tensor<Self, 2> {
+        let dense = || Self::dequantize_weight(weight).transpose();
+        few_tokens(&x, weight).unwrap_or_else(|| x.matmul(dense()))
     }
 }
 
@@ -35,6 +43,27 @@ impl<B: FusionBackend + QuantBackend> QuantBackend for Fusion<B> {
         });
         fusion::tensor(dense)
     }
+
+    fn matmul_quantized(x: Tensor<Self, 2>, weight: &Quantized<Self>) -> Tensor<Self, 2> {
+        let ([tokens, _], [d_out, _]) = (x.dims(), weight.dims());
+        // `Fusion` knows how to join a product with what comes after it, so it is told of one where there is one.
+        if tokens > FEW_TOKENS {
+            return x.matmul(Self::dequantize_weight(weight).transpose());
+        }
+        let outputs = [([tokens, d_out].into(), x.dtype())];
+        let form = Form::of(weight);
+        let op = inputs(FusedOp::<B>::new("matmul_quantized").float(x), weight);
+        let [y] = op.register(outputs, move |inputs| {
+            let x = inputs.float();
+            [fusion::primitive(B::matmul_quantized(x, &form.weight(inputs)))]
+        });
+        fusion::tensor(y)
+    }
+}
+
+/// Whether there are kernels for activations of this type.
+fn has_kernels(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
 /// All of a quantized weight but its tensors.

@@ -31,6 +31,11 @@ mod wgpu {
     }
 
     #[test]
+    fn half_precision() {
+        kernels::half_precision_is_close::<burn_wgpu::Wgpu<half::f16>>();
+    }
+
+    #[test]
     fn dequantizing() {
         quant_goldens::backend_dequantizes_exactly::<Gpu>();
     }
@@ -93,6 +98,11 @@ mod cuda {
     #[test]
     fn same_bits() {
         assert!(kernels::everything::<Gpu>() == kernels::everything::<Gpu>());
+    }
+
+    #[test]
+    fn half_precision() {
+        kernels::half_precision_is_close::<burn_cuda::Cuda<half::f16>>();
     }
 
     #[test]

@@ -214,6 +214,32 @@ pub(crate) fn everything<B: ModelBackend>() -> Vec<Vec<f64>> {
     results
 }
 
+/// Kernels on values of 16 bits: sums are in f32, so that only inputs and outputs are rounded.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(crate) fn half_precision_is_close<B: ModelBackend>() {
+    type N = NdArray;
+    fn close<const N: usize>(what: &str, found: [Vec<f64>; N], expected: [Vec<f64>; N]) {
+        for (part, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_close(&format!("{what}, part {part}"), found, expected, 1e-2);
+        }
+    }
+    let (rows, features) = (130, 100);
+    close("norm", norm::<B>(rows, features), norm::<N>(rows, features));
+    for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+        let found = gated::<B>(rows, features, activation);
+        close("gated", found, gated::<N>(rows, features, activation));
+    }
+    close("rotation", rotated::<B>(3, rows, 8), rotated::<N>(3, rows, 8));
+    let [sum, same, gradient] = cross_entropy::<B>(rows, features);
+    let [expected, _, expected_gradient] = cross_entropy::<N>(rows, features);
+    // A sum in 16 bits would be off by more.
+    assert_close("loss", &sum, &expected, 1e-4);
+    close("cross-entropy", [same, gradient], [expected, expected_gradient]);
+    for case in cases().iter().filter(|case| case.head_dim <= 8 && case.seq < 200) {
+        close("attention", case.run::<B>(), case.run::<N>());
+    }
+}
+
 #[test]
 fn threads_change_no_bit() {
     let with = |threads| {

@@ -105,8 +105,16 @@ fn matrix(shape: [usize; 2], quantization: &Quantization) -> QuantizedMatrix {
 }
 
 /// Sizes with rows that are no whole blocks and no whole bytes, for a token, few and many.
-const SIZES: [(usize, [usize; 2]); 5] =
-    [(1, [5, 37]), (3, [64, 64]), (7, [33, 100]), (70, [40, 257]), (2, [1, 1])];
+const SIZES: [(usize, [usize; 2]); 7] = [
+    (1, [5, 37]),
+    (3, [64, 64]),
+    (7, [33, 100]),
+    (70, [40, 257]),
+    (2, [1, 1]),
+    // Rows of whole words that aren't whole blocks, more words than units share a row, rows that fill no cube.
+    (1, [19, 1000]),
+    (4, [9, 72]),
+];
 
 fn product<B: QuantBackend>(
     tokens: usize,

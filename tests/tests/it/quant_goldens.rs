@@ -3,7 +3,7 @@
 use emberlm_lora::random::{generator, normal};
 use emberlm_quant::codec::{NestedScales, QuantizedMatrix, Scales, dynamic};
 use emberlm_quant::{QuantBackend, QuantFormat, Quantization, Quantized, TensorFile};
-use emberlm_tests::golden_tensors;
+use emberlm_tests::{assert_close, golden_tensors};
 
 use crate::support::{Flex, NdArray, as_avx512_kernel_reads};
 

@@ -15,6 +15,9 @@ use backward::{by_keys_kernel, by_queries_kernel};
 use forward::forward_kernel;
 use tile::Size;
 
+/// Buffers that the backward kernels bind, the one for sizes included. WebGPU promises 8; most devices have more.
+pub(super) const BINDINGS: u32 = 10;
+
 /// Queries, keys and values, with how they are seen.
 pub(super) struct Attention<R: CubeRuntime> {
     pub(super) q: CubeTensor<R>,
