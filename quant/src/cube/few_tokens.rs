@@ -123,12 +123,12 @@ where
     I: IntElement,
     BT: BoolElement,
 {
-    let ([d_out, d_in], [tokens, _]) = (weight.dims(), x.dims());
+    let ([d_out, d_in], [tokens, width]) = (weight.dims(), x.dims());
     let bits = weight.format().bits();
     let (per_word, dtype) = (32 / bits, x.dtype());
     let is_few = (1..=FEW_TOKENS).contains(&tokens) && d_out > 0 && d_in > 0;
     let is_aligned = d_in.is_multiple_of(per_word) && u32::try_from(d_out * d_in).is_ok();
-    if !has_kernels(dtype) || !is_few || !is_aligned {
+    if !has_kernels(dtype) || !is_few || !is_aligned || width != d_in {
         return None;
     }
     let buffers = Buffers::of(weight)?;
