@@ -3,7 +3,7 @@
 use burn::tensor::{Tensor, backend::Backend};
 
 /// The non-linearity of a gated feed-forward.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x · sigmoid(x)`.
     Silu,
@@ -14,8 +14,8 @@ pub enum Activation {
 }
 
 /// `√(2/π)` and the cubic factor of GELU's tanh approximation.
-const TANH_SCALE: f64 = 0.797_884_560_802_865_4;
-const TANH_CUBE: f64 = 0.044_715;
+pub(crate) const TANH_SCALE: f64 = 0.797_884_560_802_865_4;
+pub(crate) const TANH_CUBE: f64 = 0.044_715;
 
 impl Activation {
     /// What [`from_name`](Self::from_name) knows, for messages.
@@ -66,7 +66,7 @@ impl Activation {
 }
 
 /// `1 / √(2π)`.
-const INV_SQRT_TAU: f64 = 0.398_942_280_401_432_7;
+pub(crate) const INV_SQRT_TAU: f64 = 0.398_942_280_401_432_7;
 
 /// `Φ(x)`, the share of the normal distribution below x.
 fn normal_share<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {

@@ -194,16 +194,3 @@ mod ndarray {
     {
     }
 }
-
-#[cfg(feature = "cube")]
-mod cube {
-    use super::ModelBackend;
-    use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
-    use burn_fusion::{Fusion, FusionBackend};
-
-    impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBackend
-        for CubeBackend<R, F, I, BT>
-    {
-    }
-    impl<B: FusionBackend + ModelBackend> ModelBackend for Fusion<B> {}
-}

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use burn::tensor::{Int, Tensor, backend::Backend};
+use burn::tensor::{DType, Int, Tensor, TensorData, backend::Backend};
 use emberlm_quant::host::{float_tensor, index_tensor};
 
 use crate::{ModelConfig, RotaryTable};
@@ -111,6 +111,15 @@ impl<B: Backend> Inputs<B> {
     }
 }
 
+/// An [`AttentionMask`] as ranges, on a device.
+#[derive(Debug, Clone)]
+pub struct MaskRanges<B: Backend> {
+    /// `[rows, seq]`: the first key that each query sees; the last is its own.
+    pub first_key: Tensor<B, 2, Int>,
+    /// `[rows, keys]`: the end of the queries that see each key; the first is its own, or query 0 for keys in a cache.
+    pub end_query: Tensor<B, 2, Int>,
+}
+
 /// Who may see whom: a query sees the keys of its own sequence up to itself, and within its window.
 ///
 /// A sequence is a run of tokens with the same segment number, so what a query sees is one range of keys.
@@ -125,8 +134,8 @@ pub struct AttentionMask {
     pub window: Option<usize>,
     /// `[rows, seq]`: the first key that each query sees, counted from the start of the cache.
     first_key: Vec<usize>,
-    /// The additive form on the backends that have asked for it.
-    additive: Mutex<Vec<Box<dyn Any + Send>>>,
+    /// The forms that a backend has asked for, to be made once.
+    made: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 impl std::fmt::Debug for AttentionMask {
@@ -157,7 +166,7 @@ impl AttentionMask {
                 first_key.push(start.max(in_window));
             }
         }
-        Self { rows, seq, past, window, first_key, additive: Mutex::default() }
+        Self { rows, seq, past, window, first_key, made: Mutex::default() }
     }
 
     /// The keys that query `query` of row `row` sees, counted from the start of the cache. Never empty.
@@ -168,15 +177,39 @@ impl AttentionMask {
     /// The mask as a summand for scores, `[rows, 1, seq, keys]`: 0 where a query sees, very negative where not;
     /// `None` where every query sees every key. Made on first use: kernels that skip what is masked never ask.
     pub fn additive<B: Backend>(&self, device: &B::Device) -> Option<Tensor<B, 4>> {
-        type Made<B> = Option<Tensor<B, 4>>;
+        self.made_once(|| self.make_additive(device))
+    }
+
+    /// The mask as ranges on a device, for kernels that skip what is masked.
+    pub fn ranges<B: Backend>(&self, device: &B::Device) -> MaskRanges<B> {
+        self.made_once(|| {
+            let keys = self.past + self.seq;
+            let tensor = |values: Vec<i32>, n| {
+                Tensor::from_data(TensorData::new(values, [self.rows, n]), (device, DType::I32))
+            };
+            let first_key = self.first_key.iter().map(|&key| key as i32).collect();
+            // A query's first key never lies before that of an earlier query of its row.
+            let end_query = |key: usize, row: &[usize]| row.partition_point(|&first| first <= key);
+            let rows = self.first_key.chunks(self.seq.max(1));
+            let end_query =
+                rows.flat_map(|row| (0..keys).map(move |key| end_query(key, row) as i32)).collect();
+            MaskRanges {
+                first_key: tensor(first_key, self.seq),
+                end_query: tensor(end_query, keys),
+            }
+        })
+    }
+
+    /// What `make` gives, or gave when it was asked for the same type before.
+    fn made_once<T: Clone + Send + 'static>(&self, make: impl FnOnce() -> T) -> T {
         // A panic elsewhere can't leave the list half-written.
-        let mut made = self.additive.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(mask) = made.iter().find_map(|any| any.downcast_ref::<Made<B>>()) {
-            return mask.clone();
+        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(form) = made.iter().find_map(|any| any.downcast_ref::<T>()) {
+            return form.clone();
         }
-        let mask: Made<B> = self.make_additive(device);
-        made.push(Box::new(mask.clone()));
-        mask
+        let form = make();
+        made.push(Box::new(form.clone()));
+        form
     }
 
     fn make_additive<B: Backend>(&self, device: &B::Device) -> Option<Tensor<B, 4>> {

@@ -11,6 +11,8 @@ mod backend;
 mod block;
 mod causal_lm;
 mod config;
+#[cfg(feature = "cube")]
+mod cube;
 pub mod family;
 #[cfg(feature = "cpu")]
 mod flex;
@@ -31,7 +33,7 @@ pub use backend::{AttentionGradients, ModelBackend};
 pub use block::DecoderLayer;
 pub use causal_lm::{CausalLm, Decoder, Embedding};
 pub use config::{ConfigError, ModelConfig, RopeConfig, RopeKind};
-pub use inputs::{AttentionMask, Inputs, Keep, SequenceBatch};
+pub use inputs::{AttentionMask, Inputs, Keep, MaskRanges, SequenceBatch};
 pub use kv_cache::KvCache;
 pub use loss::cross_entropy_sum;
 pub use mlp::Mlp;

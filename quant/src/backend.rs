@@ -67,18 +67,3 @@ mod ndarray {
         const PACKING: Packing = Packing::Bytes;
     }
 }
-
-#[cfg(feature = "cube")]
-mod cube {
-    use super::QuantBackend;
-    use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
-    use burn_fusion::{Fusion, FusionBackend};
-
-    impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> QuantBackend
-        for CubeBackend<R, F, I, BT>
-    {
-    }
-    impl<B: FusionBackend + QuantBackend> QuantBackend for Fusion<B> {
-        const PACKING: super::Packing = B::PACKING;
-    }
-}

@@ -1,8 +1,8 @@
 //! What a linear layer's weight is made of, and how it lies in files.
 //!
 //! [`Weight`] is the matrix of a linear layer: dense, or [`Quantized`] as bitsandbytes has it (NF4, FP4, int8).
-//! [`QuantBackend`] is what depends on the form: dequantizing, and `x · Wᵀ`, with a kernel for Flex and a node of its own
-//! under autodiff. [`codec`] is the arithmetic on the host, byte for byte bitsandbytes'.
+//! [`QuantBackend`] is what depends on the form: dequantizing, and `x · Wᵀ`, with kernels for Flex and for CubeCL's
+//! GPUs, and a node of its own under autodiff. [`codec`] is the arithmetic on the host, byte for byte bitsandbytes'.
 //! [`tensor_file`] reads and writes safetensors strictly, and [`atomic_file`] never leaves half a file behind.
 #![deny(missing_docs)]
 
@@ -12,9 +12,13 @@ mod backend;
 pub mod blockwise;
 pub mod bnb;
 pub mod codec;
+#[cfg(feature = "cube")]
+mod cube;
 #[cfg(feature = "cpu")]
 mod flex;
 mod format;
+#[cfg(feature = "cube")]
+pub mod fusion;
 pub mod host;
 mod packed;
 pub mod portable;

@@ -81,6 +81,12 @@ impl<B: Backend> PackedBytes<B> {
         Self { tensor: tensor.cast(IntDType::I32), len }
     }
 
+    /// The first `len` bytes of a tensor that [`tensor`](Self::tensor) gave.
+    #[cfg(feature = "cube")]
+    pub(crate) fn from_tensor(tensor: Tensor<B, 1, Int>, len: usize) -> Self {
+        Self { tensor, len }
+    }
+
     /// The bytes on the host.
     pub fn to_host(&self) -> Vec<u8> {
         let data = self.tensor.to_data();

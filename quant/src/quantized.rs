@@ -84,6 +84,19 @@ impl<B: QuantBackend> Quantized<B> {
 }
 
 impl<B: Backend> Quantized<B> {
+    /// A matrix of its parts, where they are on the device already.
+    #[cfg(feature = "cube")]
+    pub(crate) fn from_parts(
+        format: QuantFormat,
+        [d_out, d_in]: [usize; 2],
+        block: usize,
+        codes: PackedBytes<B>,
+        scales: QuantizedScales<B>,
+        table: Tensor<B, 1>,
+    ) -> Self {
+        Self { codes, scales, table, block, d_out, d_in, format }
+    }
+
     /// `[d_out, d_in]`.
     pub fn dims(&self) -> [usize; 2] {
         [self.d_out, self.d_in]

@@ -24,7 +24,7 @@ fn adapted<B: ModelBackend>(name: &str) -> (ModelConfig, CausalLm<B>, AdapterFol
     (config, model, folder, base)
 }
 
-fn equals_peft<B: ModelBackend>(name: &str) {
+pub(crate) fn equals_peft<B: ModelBackend>(name: &str) {
     let golden = golden_tensors(&format!("adapters/{name}/golden.safetensors"));
     let json = golden_json(&format!("adapters/{name}/golden.json"));
     let (config, model, _, base) = adapted::<B>(name);
@@ -87,12 +87,6 @@ fn adapters_on_ndarray() {
 #[test]
 fn adapters_on_flex() {
     ADAPTERS.iter().for_each(|name| equals_peft::<Flex>(name));
-}
-
-#[cfg(feature = "wgpu")]
-#[test]
-fn wgpu_adapter() {
-    equals_peft::<crate::support::Wgpu>("lora-all");
 }
 
 #[test]

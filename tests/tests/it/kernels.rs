@@ -49,6 +49,9 @@ fn cases() -> Vec<Case> {
         case([6, 3], 300, 0, 10, Some(70), &[&[299], &[1, 2, 260]]),
         // A row of padding alone.
         case([2, 1], 9, 0, 4, None, &[&[9], &[]]),
+        // Heads wider than a tile's line, and of no round number.
+        case([2, 1], 70, 0, 96, None, &[&[70]]),
+        case([1, 1], 40, 0, 130, Some(33), &[&[7, 40]]),
         // After a cache.
         case([4, 2], 1, 33, 8, None, &[&[1]]),
         case([4, 2], 5, 300, 8, Some(20), &[&[5]]),
@@ -86,26 +89,25 @@ impl Case {
     }
 }
 
-#[test]
-fn attention_equals_the_portable_one() {
+pub(crate) fn attention_equals_the_portable_one<B: ModelBackend>() {
     for (i, case) in cases().iter().enumerate() {
-        let (expected, found) = (case.run::<NdArray>(), case.run::<Flex>());
-        for (part, (found, expected)) in found.iter().zip(&expected).enumerate() {
-            let tolerance = if part == 0 { VALUES } else { GRADIENTS };
-            assert_close(&format!("case {i}, part {part}"), found, expected, tolerance);
-        }
+        same(&format!("case {i}"), case.run::<B>(), case.run::<NdArray>());
     }
 }
 
 #[test]
-fn a_masked_token_has_no_influence() {
+fn flex_attention() {
+    attention_equals_the_portable_one::<Flex>();
+}
+
+pub(crate) fn a_masked_token_has_no_influence<B: ModelBackend>() {
     for case in cases().into_iter().filter(|case| case.past + case.seq > 1) {
-        let ([q, k, v, _], mask) = (case.inputs::<Flex>(), case.mask());
-        let out = |k, v| values(Flex::causal_attention(q.clone(), k, v, &mask, 0.3));
+        let ([q, k, v, _], mask) = (case.inputs::<B>(), case.mask());
+        let out = |k, v| values(B::causal_attention(q.clone(), k, v, &mask, 0.3));
         let before = out(k.clone(), v.clone());
         // The last key is seen by the last query alone.
         let [_, _, keys, _] = k.dims();
-        let nudge = |x: Tensor<Flex, 4>| {
+        let nudge = |x: Tensor<B, 4>| {
             let kept = x.clone().narrow(2, 0, keys - 1);
             Tensor::cat(vec![kept, x.narrow(2, keys - 1, 1) + 100.0], 2)
         };
@@ -116,6 +118,11 @@ fn a_masked_token_has_no_influence() {
             assert_ne!(before[(seq - 1) * dim..], after[(seq - 1) * dim..]);
         }
     }
+}
+
+#[test]
+fn flex_masked_tokens() {
+    a_masked_token_has_no_influence::<Flex>();
 }
 
 fn norm<B: ModelBackend>(rows: usize, features: usize) -> [Vec<f64>; 3] {
@@ -170,43 +177,74 @@ fn same<const N: usize>(what: &str, found: [Vec<f64>; N], expected: [Vec<f64>; N
     }
 }
 
-#[test]
-fn small_kernels_equal_the_portable_ones() {
-    for (rows, features) in [(1, 2), (3, 33), (130, 100), (65, 576)] {
+pub(crate) fn small_kernels_equal_the_portable_ones<B: ModelBackend>() {
+    type N = NdArray;
+    for (rows, features) in [(1, 2), (3, 33), (130, 100), (65, 576), (2, 1031)] {
         let what = |name: &str| format!("{name} on {rows} × {features}");
-        same(&what("norm"), norm::<Flex>(rows, features), norm::<NdArray>(rows, features));
+        same(&what("norm"), norm::<B>(rows, features), norm::<N>(rows, features));
         for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
             same(
                 &what(&format!("{activation:?}")),
-                gated::<Flex>(rows, features, activation),
-                gated::<NdArray>(rows, features, activation),
+                gated::<B>(rows, features, activation),
+                gated::<N>(rows, features, activation),
             );
         }
         let (found, expected) =
-            (cross_entropy::<Flex>(rows, features), cross_entropy::<NdArray>(rows, features));
+            (cross_entropy::<B>(rows, features), cross_entropy::<N>(rows, features));
         same(&what("cross-entropy"), found, expected);
-        let (found, expected) =
-            (delta::<Flex>(rows, features, 7), delta::<NdArray>(rows, features, 7));
+        let (found, expected) = (delta::<B>(rows, features, 7), delta::<N>(rows, features, 7));
         same(&what("delta"), found, expected);
         let heads = 1 + rows % 3;
-        let (found, expected) =
-            (rotated::<Flex>(heads, rows, 8), rotated::<NdArray>(heads, rows, 8));
-        same(&what("rotation"), found, expected);
+        same(&what("rotation"), rotated::<B>(heads, rows, 8), rotated::<N>(heads, rows, 8));
+    }
+}
+
+#[test]
+fn flex_small_kernels() {
+    small_kernels_equal_the_portable_ones::<Flex>();
+}
+
+/// What every kernel gives, value and gradient.
+pub(crate) fn everything<B: ModelBackend>() -> Vec<Vec<f64>> {
+    let mut results: Vec<Vec<f64>> = Vec::new();
+    results.extend(cases().iter().flat_map(|case| case.run::<B>()));
+    results.extend(norm::<B>(200, 96));
+    results.extend(gated::<B>(200, 960, Activation::Silu));
+    results.extend(cross_entropy::<B>(50, 1000));
+    results
+}
+
+/// Kernels on values of 16 bits: sums are in f32, so that only inputs and outputs are rounded.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+pub(crate) fn half_precision_is_close<B: ModelBackend>() {
+    type N = NdArray;
+    fn close<const N: usize>(what: &str, found: [Vec<f64>; N], expected: [Vec<f64>; N]) {
+        for (part, (found, expected)) in found.iter().zip(&expected).enumerate() {
+            assert_close(&format!("{what}, part {part}"), found, expected, 1e-2);
+        }
+    }
+    let (rows, features) = (130, 100);
+    close("norm", norm::<B>(rows, features), norm::<N>(rows, features));
+    for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+        let found = gated::<B>(rows, features, activation);
+        close("gated", found, gated::<N>(rows, features, activation));
+    }
+    close("rotation", rotated::<B>(3, rows, 8), rotated::<N>(3, rows, 8));
+    let [sum, same, gradient] = cross_entropy::<B>(rows, features);
+    let [expected, _, expected_gradient] = cross_entropy::<N>(rows, features);
+    // A sum in 16 bits would be off by more.
+    assert_close("loss", &sum, &expected, 1e-4);
+    close("cross-entropy", [same, gradient], [expected, expected_gradient]);
+    for case in cases().iter().filter(|case| case.head_dim <= 8 && case.seq < 200) {
+        close("attention", case.run::<B>(), case.run::<N>());
     }
 }
 
 #[test]
 fn threads_change_no_bit() {
-    let all = || {
-        let mut results: Vec<Vec<f64>> = Vec::new();
-        results.extend(cases().iter().flat_map(|case| case.run::<Flex>()));
-        results.extend(norm::<Flex>(200, 96));
-        results.extend(gated::<Flex>(200, 960, Activation::Silu));
-        results.extend(cross_entropy::<Flex>(50, 1000));
-        results
-    };
     let with = |threads| {
-        rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap().install(all)
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(everything::<Flex>)
     };
     let one = with(1);
     for threads in [2, 3] {

@@ -3,6 +3,8 @@
 mod adapter_goldens;
 mod data_goldens;
 mod finite_differences;
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod gpu;
 mod kernels;
 mod laws;
 mod model_goldens;

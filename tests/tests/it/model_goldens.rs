@@ -15,7 +15,7 @@ use crate::support::{
     Flex, MODELS, NdArray, golden_batch, inputs, load, load_trainable, mean_loss_and_grads,
 };
 
-fn logits_equal<B: ModelBackend>(name: &str) {
+pub(crate) fn logits_equal<B: ModelBackend>(name: &str) {
     let (config, model) = load::<B>(name);
     let (golden, batch) = golden_batch(name);
     let logits = values(model.logits(&inputs(&config, &batch)));
@@ -27,7 +27,7 @@ fn logits_equal<B: ModelBackend>(name: &str) {
     );
 }
 
-fn loss_and_gradients_equal<B: ModelBackend>(name: &str) {
+pub(crate) fn loss_and_gradients_equal<B: ModelBackend>(name: &str) {
     let (config, model) = load_trainable::<B>(name);
     let (golden, batch) = golden_batch(name);
     let json = golden_json(&format!("models/{name}/golden.json"));
@@ -72,7 +72,7 @@ fn loss_and_gradients_on_flex() {
 }
 
 /// Greedy generation through the cache, token by token, past the trained length where a golden goes there.
-fn generation_equals<B: ModelBackend>(name: &str) {
+pub(crate) fn generation_equals<B: ModelBackend>(name: &str) {
     let (config, model) = load::<B>(name);
     let json = golden_json(&format!("models/{name}/golden.json"));
     let ids = |key: &str| -> Vec<u32> { serde_json::from_value(json[key].clone()).unwrap() };
@@ -91,14 +91,4 @@ fn generation_equals<B: ModelBackend>(name: &str) {
 fn greedy_generation() {
     MODELS.iter().for_each(|name| generation_equals::<NdArray>(name));
     MODELS.iter().for_each(|name| generation_equals::<Flex>(name));
-}
-
-#[cfg(feature = "wgpu")]
-#[test]
-fn wgpu_logits_and_gradients() {
-    use crate::support::Wgpu;
-    for name in ["llama", "qwen2"] {
-        logits_equal::<Wgpu>(name);
-        loss_and_gradients_equal::<Wgpu>(name);
-    }
 }

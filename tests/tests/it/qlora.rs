@@ -47,7 +47,7 @@ fn conversations() -> Dataset {
     Dataset::build(&rows, &tokenizer, &ExampleOptions::default()).unwrap()
 }
 
-fn equals_golden<B: ModelBackend>() {
+pub(crate) fn equals_golden<B: ModelBackend>() {
     let golden = golden_tensors("qlora/golden.safetensors");
     let json = golden_json("qlora/golden.json");
     let nf4 = Quantization::new(QuantFormat::Nf4);
@@ -89,12 +89,6 @@ fn qlora_on_flex() {
     equals_golden::<Flex>();
 }
 
-#[cfg(feature = "wgpu")]
-#[test]
-fn wgpu_qlora() {
-    equals_golden::<crate::support::Wgpu>();
-}
-
 /// Random numbers, the same on every backend.
 fn numbers<B: Backend>(seed: u64, shape: [usize; 2]) -> Tensor<B, 2> {
     let n = shape.iter().product();
@@ -111,8 +105,16 @@ fn matrix(shape: [usize; 2], quantization: &Quantization) -> QuantizedMatrix {
 }
 
 /// Sizes with rows that are no whole blocks and no whole bytes, for a token, few and many.
-const SIZES: [(usize, [usize; 2]); 5] =
-    [(1, [5, 37]), (3, [64, 64]), (7, [33, 100]), (70, [40, 257]), (2, [1, 1])];
+const SIZES: [(usize, [usize; 2]); 7] = [
+    (1, [5, 37]),
+    (3, [64, 64]),
+    (7, [33, 100]),
+    (70, [40, 257]),
+    (2, [1, 1]),
+    // Rows of whole words that aren't whole blocks, more words than units share a row, rows that fill no cube.
+    (1, [19, 1000]),
+    (4, [9, 72]),
+];
 
 fn product<B: QuantBackend>(
     tokens: usize,
@@ -126,7 +128,7 @@ fn product<B: QuantBackend>(
     [values(y), values(d_x)]
 }
 
-fn equals_dense<B: QuantBackend>() {
+pub(crate) fn equals_dense<B: QuantBackend>() {
     for (tokens, shape @ [d_out, d_in]) in SIZES {
         for format in QuantFormat::ALL {
             for double_quant in [false, true] {
@@ -148,12 +150,6 @@ fn equals_dense<B: QuantBackend>() {
 fn products_equal_dense_ones() {
     equals_dense::<NdArray>();
     equals_dense::<Flex>();
-}
-
-#[cfg(feature = "wgpu")]
-#[test]
-fn wgpu_products_equal_dense_ones() {
-    equals_dense::<crate::support::Wgpu>();
 }
 
 #[test]

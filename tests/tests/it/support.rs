@@ -11,8 +11,6 @@ use emberlm_tests::{golden_path, golden_tensors};
 
 pub(crate) type NdArray = burn_ndarray::NdArray<f32>;
 pub(crate) type Flex = burn_flex::Flex;
-#[cfg(feature = "wgpu")]
-pub(crate) type Wgpu = burn_wgpu::Wgpu;
 
 /// Every golden model of the families that are built.
 pub(crate) const MODELS: &[&str] = &[

@@ -126,7 +126,7 @@ fn final_chat_loss<B: ModelBackend>(name: &str, folder: &tempfile::TempDir) -> f
     evaluate(&model, &config, &data, 0, 3).loss
 }
 
-fn whole_run_equals(name: &str, backend: &str, recompute: &str, batch: [usize; 2]) {
+pub(crate) fn whole_run_equals(name: &str, backend: &str, recompute: &str, batch: [usize; 2]) {
     let folder = trajectory_equals(name, backend, recompute, batch);
     if name == "lora-sft" {
         final_adapter_equals(&folder);
@@ -157,10 +157,4 @@ fn full_run_on_ndarray() {
 #[test]
 fn full_run_on_flex() {
     whole_run_equals("full-sft", "flex", "block", [2, 2]);
-}
-
-#[cfg(feature = "wgpu")]
-#[test]
-fn wgpu_lora_run() {
-    whole_run_equals("lora-sft", "wgpu", "block", [4, 1]);
 }

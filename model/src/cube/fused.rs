@@ -1,0 +1,152 @@
+//! The kernels under `Fusion`: each an operation of its own, run on the backend below when its turn comes.
+//!
+//! Types are announced when an operation is registered, so they must be what the kernels, or the portable operations where
+//! there is no kernel, give.
+
+use std::sync::Arc;
+
+use burn::tensor::{Int, Tensor};
+use burn_fusion::{Fusion, FusionBackend};
+use emberlm_quant::fusion::{FusedOp, primitive, tensor};
+
+use super::launch::sum_type;
+use crate::backend::AttentionGradients;
+use crate::{Activation, AttentionMask, ModelBackend};
+
+impl<B: FusionBackend + ModelBackend> ModelBackend for Fusion<B> {
+    fn rms_norm(x: Tensor<Self, 2>, weight: Tensor<Self, 1>, eps: f64) -> Tensor<Self, 2> {
+        let outputs = [(x.shape(), x.dtype())];
+        let op = FusedOp::<B>::new("rms_norm").float(x).float(weight);
+        let [y] = op.register(outputs, move |inputs| {
+            [primitive(B::rms_norm(inputs.float(), inputs.float(), eps))]
+        });
+        tensor(y)
+    }
+
+    fn rms_norm_backward(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        grad: Tensor<Self, 2>,
+        eps: f64,
+    ) -> (Tensor<Self, 2>, Tensor<Self, 1>) {
+        let outputs = [(x.shape(), x.dtype()), (weight.shape(), weight.dtype())];
+        let op = FusedOp::<B>::new("rms_norm_backward").float(x).float(weight).float(grad);
+        let [d_x, d_weight] = op.register(outputs, move |inputs| {
+            let (x, weight, grad) = (inputs.float(), inputs.float(), inputs.float());
+            let (d_x, d_weight) = B::rms_norm_backward(x, weight, grad, eps);
+            [primitive(d_x), primitive(d_weight)]
+        });
+        (tensor(d_x), tensor(d_weight))
+    }
+
+    fn rotate_half(
+        x: Tensor<Self, 4>,
+        cos: Tensor<Self, 4>,
+        sin: Tensor<Self, 4>,
+    ) -> Tensor<Self, 4> {
+        let outputs = [(x.shape(), x.dtype())];
+        let op = FusedOp::<B>::new("rotate_half").float(x).float(cos).float(sin);
+        let [y] = op.register(outputs, move |inputs| {
+            [primitive(B::rotate_half(inputs.float(), inputs.float(), inputs.float()))]
+        });
+        tensor(y)
+    }
+
+    fn gated(
+        gate: Tensor<Self, 2>,
+        up: Tensor<Self, 2>,
+        activation: Activation,
+    ) -> Tensor<Self, 2> {
+        let outputs = [(gate.shape(), gate.dtype())];
+        let op = FusedOp::<B>::new("gated").float(gate).float(up);
+        let [y] = op.register(outputs, move |inputs| {
+            [primitive(B::gated(inputs.float(), inputs.float(), activation))]
+        });
+        tensor(y)
+    }
+
+    fn gated_backward(
+        gate: Tensor<Self, 2>,
+        up: Tensor<Self, 2>,
+        grad: Tensor<Self, 2>,
+        activation: Activation,
+    ) -> (Tensor<Self, 2>, Tensor<Self, 2>) {
+        let outputs = [(gate.shape(), gate.dtype()), (up.shape(), up.dtype())];
+        let op = FusedOp::<B>::new("gated_backward").float(gate).float(up).float(grad);
+        let [d_gate, d_up] = op.register(outputs, move |inputs| {
+            let (gate, up, grad) = (inputs.float(), inputs.float(), inputs.float());
+            let (d_gate, d_up) = B::gated_backward(gate, up, grad, activation);
+            [primitive(d_gate), primitive(d_up)]
+        });
+        (tensor(d_gate), tensor(d_up))
+    }
+
+    fn attention_forward(
+        q: Tensor<Self, 4>,
+        k: Tensor<Self, 4>,
+        v: Tensor<Self, 4>,
+        mask: &Arc<AttentionMask>,
+        scale: f64,
+    ) -> (Tensor<Self, 4>, Tensor<Self, 3>) {
+        let [batch, heads, seq, _] = q.dims();
+        let outputs = [(q.shape(), q.dtype()), ([batch, heads, seq].into(), sum_type(q.dtype()))];
+        let mask = mask.clone();
+        let op = FusedOp::<B>::new("attention").float(q).float(k).float(v);
+        let [out, log_sum] = op.register(outputs, move |inputs| {
+            let (q, k, v) = (inputs.float(), inputs.float(), inputs.float());
+            let (out, log_sum) = B::attention_forward(q, k, v, &mask, scale);
+            [primitive(out), primitive(log_sum)]
+        });
+        (tensor(out), tensor(log_sum))
+    }
+
+    fn attention_backward(
+        q: Tensor<Self, 4>,
+        k: Tensor<Self, 4>,
+        v: Tensor<Self, 4>,
+        out: Tensor<Self, 4>,
+        log_sum: Tensor<Self, 3>,
+        grad: Tensor<Self, 4>,
+        mask: &Arc<AttentionMask>,
+        scale: f64,
+    ) -> AttentionGradients<Self> {
+        let outputs = [&q, &k, &v].map(|x| (x.shape(), x.dtype()));
+        let mask = mask.clone();
+        let op = FusedOp::<B>::new("attention_backward").float(q).float(k).float(v);
+        let op = op.float(out).float(log_sum).float(grad);
+        let gradients = op.register(outputs, move |inputs| {
+            let (q, k, v) = (inputs.float(), inputs.float(), inputs.float());
+            let (out, log_sum, grad) = (inputs.float(), inputs.float(), inputs.float());
+            let AttentionGradients { d_q, d_k, d_v } =
+                B::attention_backward(q, k, v, out, log_sum, grad, &mask, scale);
+            [d_q, d_k, d_v].map(primitive)
+        });
+        let [d_q, d_k, d_v] = gradients.map(tensor);
+        AttentionGradients { d_q, d_k, d_v }
+    }
+
+    fn cross_entropy_sum(
+        logits: Tensor<Self, 2>,
+        targets: Tensor<Self, 1, Int>,
+    ) -> Tensor<Self, 1> {
+        let outputs = [([1].into(), sum_type(logits.dtype()))];
+        let op = FusedOp::<B>::new("cross_entropy").float(logits).int(targets);
+        let [sum] = op.register(outputs, move |inputs| {
+            [primitive(B::cross_entropy_sum(inputs.float(), inputs.int()))]
+        });
+        tensor(sum)
+    }
+
+    fn cross_entropy_with_grad(
+        logits: Tensor<Self, 2>,
+        targets: Tensor<Self, 1, Int>,
+    ) -> (Tensor<Self, 1>, Tensor<Self, 2>) {
+        let outputs = [([1].into(), sum_type(logits.dtype())), (logits.shape(), logits.dtype())];
+        let op = FusedOp::<B>::new("cross_entropy_with_grad").float(logits).int(targets);
+        let [sum, gradient] = op.register(outputs, move |inputs| {
+            let (sum, gradient) = B::cross_entropy_with_grad(inputs.float(), inputs.int());
+            [primitive(sum), primitive(gradient)]
+        });
+        (tensor(sum), tensor(gradient))
+    }
+}

@@ -1,0 +1,124 @@
+//! Kernels for CubeCL's backends, one source for CUDA and WGPU, and their passage through `Fusion`.
+//!
+//! A quantized weight becomes a dense matrix in one launch; the product is the backend's own, and the dense matrix is
+//! gone after it. For a token or few, codes are multiplied where they are decoded.
+
+mod codes;
+mod dequantize;
+mod few_tokens;
+
+use burn::tensor::backend::Backend;
+use burn::tensor::{DType, Element, Tensor};
+use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
+use burn_fusion::{Fusion, FusionBackend};
+
+use crate::quantized::{Quantized, QuantizedNested, QuantizedScales};
+use crate::{PackedBytes, Packing, QuantBackend, QuantFormat, fusion, portable};
+use few_tokens::{FEW_TOKENS, few_tokens};
+use fusion::{FusedOp, OpInputs};
+
+impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> QuantBackend
+    for CubeBackend<R, F, I, BT>
+{
+    fn dequantize_weight(weight: &Quantized<Self>) -> Tensor<Self, 2> {
+        dequantize::dequantize(weight).unwrap_or_else(|| portable::dequantize(weight))
+    }
+
+    fn matmul_quantized(x: Tensor<Self, 2>, weight: &Quantized<Self>) -> Tensor<Self, 2> {
+        let dense = || Self::dequantize_weight(weight).transpose();
+        few_tokens(&x, weight).unwrap_or_else(|| x.matmul(dense()))
+    }
+}
+
+impl<B: FusionBackend + QuantBackend> QuantBackend for Fusion<B> {
+    const PACKING: Packing = B::PACKING;
+
+    fn dequantize_weight(weight: &Quantized<Self>) -> Tensor<Self, 2> {
+        let [d_out, d_in] = weight.dims();
+        let outputs = [([d_out, d_in].into(), B::FloatElem::dtype())];
+        let form = Form::of(weight);
+        let op = inputs(FusedOp::<B>::new("dequantize"), weight);
+        let [dense] = op.register(outputs, move |inputs| {
+            [fusion::primitive(B::dequantize_weight(&form.weight(inputs)))]
+        });
+        fusion::tensor(dense)
+    }
+
+    fn matmul_quantized(x: Tensor<Self, 2>, weight: &Quantized<Self>) -> Tensor<Self, 2> {
+        let ([tokens, _], [d_out, _]) = (x.dims(), weight.dims());
+        // `Fusion` knows how to join a product with what comes after it, so it is told of one where there is one.
+        if tokens > FEW_TOKENS {
+            return x.matmul(Self::dequantize_weight(weight).transpose());
+        }
+        let outputs = [([tokens, d_out].into(), x.dtype())];
+        let form = Form::of(weight);
+        let op = inputs(FusedOp::<B>::new("matmul_quantized").float(x), weight);
+        let [y] = op.register(outputs, move |inputs| {
+            let x = inputs.float();
+            [fusion::primitive(B::matmul_quantized(x, &form.weight(inputs)))]
+        });
+        fusion::tensor(y)
+    }
+}
+
+/// Whether there are kernels for activations of this type.
+fn has_kernels(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
+}
+
+/// All of a quantized weight but its tensors.
+struct Form {
+    format: QuantFormat,
+    dims: [usize; 2],
+    block: usize,
+    codes: usize,
+    nested: Option<NestedForm>,
+}
+
+struct NestedForm {
+    codes: usize,
+    block: usize,
+    offset: f64,
+}
+
+/// A weight's tensors as inputs, in the order in which [`Form::weight`] takes them.
+fn inputs<B: FusionBackend>(op: FusedOp<B>, weight: &Quantized<Fusion<B>>) -> FusedOp<B> {
+    let op = op.int(weight.codes.tensor()).float(weight.table.clone());
+    match &weight.scales {
+        QuantizedScales::Plain(scales) => op.float(scales.clone()),
+        QuantizedScales::Nested(nested) => {
+            op.int(nested.codes.tensor()).float(nested.absmax.clone()).float(nested.map.clone())
+        }
+    }
+}
+
+impl Form {
+    fn of<B: Backend>(weight: &Quantized<B>) -> Self {
+        let nested = match &weight.scales {
+            QuantizedScales::Plain(_) => None,
+            QuantizedScales::Nested(nested) => Some(NestedForm {
+                codes: nested.codes.len(),
+                block: nested.block,
+                offset: nested.offset,
+            }),
+        };
+        let (format, dims, block) = (weight.format(), weight.dims(), weight.block);
+        Self { format, dims, block, codes: weight.codes.len(), nested }
+    }
+
+    fn weight<B: FusionBackend>(&self, inputs: &mut OpInputs<'_, B>) -> Quantized<B> {
+        let codes = PackedBytes::from_tensor(inputs.int(), self.codes);
+        let table = inputs.float();
+        let scales = match &self.nested {
+            None => QuantizedScales::Plain(inputs.float()),
+            Some(nested) => QuantizedScales::Nested(QuantizedNested {
+                codes: PackedBytes::from_tensor(inputs.int(), nested.codes),
+                absmax: inputs.float(),
+                map: inputs.float(),
+                block: nested.block,
+                offset: nested.offset,
+            }),
+        };
+        Quantized::from_parts(self.format, self.dims, self.block, codes, scales, table)
+    }
+}
