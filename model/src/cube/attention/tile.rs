@@ -197,7 +197,7 @@ pub(super) fn share(tile: &Array<f32>, shared: &mut SharedMemory<f32>, #[comptim
     }
 }
 
-/// Puts a number for each of the unit's rows where the others of its line can read it, with [`of_line`].
+/// Puts a number for each of the unit's rows where the others of its line can read it.
 #[cube]
 pub(super) fn share_rows(
     values: &Array<f32>,
