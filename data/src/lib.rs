@@ -14,13 +14,17 @@ mod example;
 mod files;
 mod generation_tag;
 mod loader;
+mod near;
+mod output;
 mod preview;
 mod python;
 mod read;
 mod row;
 mod shape;
+mod source;
 mod stream;
 mod template;
+mod text;
 mod tokenizer;
 mod turns;
 
@@ -30,10 +34,17 @@ pub use error::{DataError, Fault, Faults, RowError, TemplateError};
 pub use example::{Example, ExampleOptions, TemplateChoice, example};
 pub use files::TokenizerFiles;
 pub use loader::Loader;
+pub use near::Part;
+pub use output::{LineWriter, write_whole};
 pub use preview::preview;
-pub use read::{parse_rows, read_rows};
+pub use read::{parse_rows, read_all_rows, read_rows};
 pub use row::{Format, Message, Row, Source, SourcedRow};
 pub use shape::row_from_value;
+pub use source::{
+    FieldMap, OnError, ReadOptions, Record, Records, Rejects, RowShape, RowTemplate, RowTemplates,
+    Rows, TextBy, data_files,
+};
 pub use stream::StreamDecoder;
 pub use template::Rendered;
+pub use text::language::Languages;
 pub use tokenizer::TextTokenizer;
