@@ -7,7 +7,9 @@
 //! must still be learned.
 #![deny(missing_docs)]
 
+mod audit;
 mod batch;
+mod clean;
 mod dataset;
 mod error;
 mod example;
@@ -28,7 +30,11 @@ mod text;
 mod tokenizer;
 mod turns;
 
+pub use audit::{
+    Allowed, AuditOptions, AuditReport, Bin, Count, FailOn, Finding, Kind, Lengths, audit,
+};
 pub use batch::{Batch, Target};
+pub use clean::{CleanOptions, CleanReport, Rule, RuleCount, clean, pattern};
 pub use dataset::{Dataset, Summary};
 pub use error::{DataError, Fault, Faults, RowError, TemplateError};
 pub use example::{Example, ExampleOptions, TemplateChoice, example};
@@ -41,8 +47,8 @@ pub use read::{parse_rows, read_all_rows, read_rows};
 pub use row::{Format, Message, Row, Source, SourcedRow};
 pub use shape::row_from_value;
 pub use source::{
-    FieldMap, OnError, ReadOptions, Record, Records, Rejects, RowShape, RowTemplate, RowTemplates,
-    Rows, TextBy, data_files,
+    FieldMap, OnError, Read, ReadOptions, Record, Records, Rejects, RowShape, RowTemplate,
+    RowTemplates, Rows, TextBy, data_files, for_each_batch,
 };
 pub use stream::StreamDecoder;
 pub use template::Rendered;

@@ -3,7 +3,9 @@
 mod index;
 mod minhash;
 mod part;
+mod places;
 
 pub(crate) use index::{ExactIndex, NearIndex};
 pub(crate) use minhash::{Signature, signature};
 pub use part::Part;
+pub(crate) use places::Places;

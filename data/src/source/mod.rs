@@ -4,6 +4,7 @@
 //! [`RowShape`] makes rows of them; [`Rows`] is both.
 
 mod array;
+mod batches;
 mod columns;
 mod documents;
 mod fields;
@@ -19,9 +20,11 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+pub use batches::{Read, for_each_batch};
 pub use documents::TextBy;
 pub use fields::{FieldMap, RowShape};
 pub use paths::data_files;
+pub(crate) use rejects::reject;
 pub use rejects::{OnError, Rejects};
 pub use row_template::{RowTemplate, RowTemplates};
 
