@@ -9,6 +9,7 @@
 
 mod audit;
 mod batch;
+mod bpe;
 mod clean;
 mod dataset;
 mod error;
@@ -24,6 +25,7 @@ mod read;
 mod row;
 mod shape;
 mod source;
+mod split;
 mod stream;
 mod template;
 mod text;
@@ -34,6 +36,7 @@ pub use audit::{
     Allowed, AuditOptions, AuditReport, Bin, Count, FailOn, Finding, Kind, Lengths, audit,
 };
 pub use batch::{Batch, Target};
+pub use bpe::{BpeOptions, BpeReport, train_tokenizer};
 pub use clean::{CleanOptions, CleanReport, Rule, RuleCount, clean, pattern};
 pub use dataset::{Dataset, Summary};
 pub use error::{DataError, Fault, Faults, RowError, TemplateError};
@@ -49,6 +52,10 @@ pub use shape::row_from_value;
 pub use source::{
     FieldMap, OnError, Read, ReadOptions, Record, Records, Rejects, RowShape, RowTemplate,
     RowTemplates, Rows, TextBy, data_files, for_each_batch,
+};
+pub use split::{
+    EntityKind, EvalSize, LeakOptions, LeakPair, LeakReport, MaskOptions, MaskReport, SplitBy,
+    SplitReport, leaks, mask, split,
 };
 pub use stream::StreamDecoder;
 pub use template::Rendered;

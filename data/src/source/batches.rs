@@ -8,8 +8,11 @@ use super::{Fault, ReadOptions, Record, Rows};
 use crate::error::DataError;
 use crate::row::{Format, SourcedRow};
 
-/// A row with the object it was made from, or what is wrong with it.
-pub type Read = Result<(SourcedRow, Format, Record), Fault>;
+/// A row, by which keys it is one, and the object it was made from.
+pub type ReadRow = (SourcedRow, Format, Record);
+
+/// A row, or what is wrong with it.
+pub type Read = Result<ReadRow, Fault>;
 
 /// Rows of a batch at most.
 const ROWS: usize = 2048;

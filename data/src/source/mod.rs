@@ -20,8 +20,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-pub use batches::{Read, for_each_batch};
+pub use batches::{Read, ReadRow, for_each_batch};
 pub use documents::TextBy;
+pub(crate) use fields::at_path;
 pub use fields::{FieldMap, RowShape};
 pub use paths::data_files;
 pub(crate) use rejects::reject;
