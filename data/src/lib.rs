@@ -50,7 +50,7 @@ pub use read::{parse_rows, read_all_rows, read_rows};
 pub use row::{Format, Message, Row, Source, SourcedRow};
 pub use shape::row_from_value;
 pub use source::{
-    FieldMap, OnError, Read, ReadOptions, Record, Records, Rejects, RowShape, RowTemplate,
+    FieldMap, OnError, Read, ReadOptions, ReadRow, Record, Records, Rejects, RowShape, RowTemplate,
     RowTemplates, Rows, TextBy, data_files, for_each_batch,
 };
 pub use split::{

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::error::{DataError, Faults};
+use crate::error::DataError;
 use crate::row::{Format, SourcedRow};
 use crate::source::{OnError, ReadOptions, Records, Rejects, RowShape, Rows, data_files};
 
@@ -17,20 +17,21 @@ pub fn read_rows(path: &Path, format: Format) -> Result<Vec<SourcedRow>, DataErr
     rejects.finish().map(|_| rows)
 }
 
-/// Reads the rows of files, folders and patterns, one after another; the faults are those of rows that were skipped.
+/// Reads the rows of files, folders and patterns, one after another. Rows at fault go to `rejects`, which the caller
+/// finishes after the last files.
 ///
 /// # Errors
-/// As [`read_rows`] and [`data_files`]; more rows at fault than `rejects` takes.
+/// A file that cannot be read or holds no row, as [`data_files`]; more rows at fault than `rejects` takes.
 pub fn read_all_rows(
     paths: &[PathBuf],
     options: &ReadOptions,
-    mut rejects: Rejects,
-) -> Result<(Vec<SourcedRow>, Faults), DataError> {
+    rejects: &mut Rejects,
+) -> Result<Vec<SourcedRow>, DataError> {
     let mut rows = Vec::new();
     for path in data_files(paths)? {
-        rows.extend(collect(Rows::open(&path, options)?, &path, &mut rejects)?);
+        rows.extend(collect(Rows::open(&path, options)?, &path, rejects)?);
     }
-    Ok((rows, rejects.finish()?))
+    Ok(rows)
 }
 
 /// Reads JSON Lines held in memory; `name` stands for the file in messages.

@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 
 use emberlm_data::{
-    DataError, Dataset, ExampleOptions, Format, SourcedRow, TemplateChoice, TextTokenizer,
-    read_rows,
+    DataError, Dataset, ExampleOptions, Faults, Format, OnError, ReadOptions, Rejects, RowShape,
+    SourcedRow, TemplateChoice, TextTokenizer, read_all_rows,
 };
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::walk::set_trainable;
@@ -29,6 +29,8 @@ pub(crate) struct Data {
     pub(crate) eval: Option<Dataset>,
     /// Questions that are asked before and after.
     pub(crate) prompts: Vec<String>,
+    /// Rows that were skipped.
+    pub(crate) skipped: Faults,
 }
 
 impl Data {
@@ -38,20 +40,24 @@ impl Data {
             template: template_choice(config.data.template),
             ..ExampleOptions::default()
         };
-        let format: Format = config.data.format.parse()?;
+        let reading = &config.data.reading;
+        let read = reading.options(&config.data.format)?;
+        let mut rejects = reading.takes_faults()?;
         let (train, eval, prompts) = match &config.data.source {
             DataSource::Builtin => {
                 (builtin::train_rows()?, builtin::heldout_rows()?, builtin::prompts())
             }
             DataSource::Files { train, eval } => {
-                (read_all(train, format)?, read_all(eval, format)?, Vec::new())
+                let mut read = |files: &[PathBuf]| read_all_rows(files, &read, &mut rejects);
+                (read(train)?, read(eval)?, Vec::new())
             }
         };
+        let skipped = rejects.finish()?;
         let eval = match eval.as_slice() {
             [] => None,
             rows => Some(Dataset::build(rows, tokenizer, &options)?),
         };
-        Ok(Self { train: Dataset::build(train, tokenizer, &options)?, eval, prompts })
+        Ok(Self { train: Dataset::build(train, tokenizer, &options)?, eval, prompts, skipped })
     }
 }
 
@@ -63,15 +69,15 @@ pub fn template_choice(template: Template) -> TemplateChoice {
     }
 }
 
-/// The rows of several files, one after another.
+/// The rows of files, folders and patterns, one after another.
 ///
 /// # Errors
-/// [`DataError`] of the first file that can't be read.
+/// [`DataError`] of the first file that can't be read, or of all rows at fault.
 pub fn read_all(files: &[PathBuf], format: Format) -> Result<Vec<SourcedRow>, DataError> {
-    let mut rows = Vec::new();
-    for file in files {
-        rows.extend(read_rows(file, format)?);
-    }
+    let options = ReadOptions { shape: RowShape::Keys(format), ..ReadOptions::default() };
+    let mut rejects = Rejects::new(OnError::Fail, None)?;
+    let rows = read_all_rows(files, &options, &mut rejects)?;
+    rejects.finish()?;
     Ok(rows)
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use burn::module::AutodiffModule;
-use emberlm_data::{DataError, Message, Summary, TextTokenizer, preview};
+use emberlm_data::{DataError, Faults, Message, Summary, TextTokenizer, preview};
 use emberlm_lora::InjectError;
 use emberlm_lora::peft::PeftError;
 use emberlm_lora::walk::{ParamCount, count_params};
@@ -28,6 +28,11 @@ use crate::train::{Flow, Plan, StepLog, train};
 
 /// What happens in a run, for whoever shows it.
 pub enum Event<'a> {
+    /// Rows at fault were skipped, as the configuration allows.
+    Skipped {
+        /// They.
+        faults: &'a Faults,
+    },
     /// The data has been read.
     Data {
         /// Of the rows to learn from.
@@ -152,6 +157,9 @@ pub fn run(
     refuse_what_is_not_yet(config)?;
     let base = Base::open(&config.model.source, config.train.seed)?;
     let data = Data::read(config, &base.tokenizer)?;
+    if !data.skipped.is_empty() {
+        on_event(Event::Skipped { faults: &data.skipped });
+    }
     let preview = |ansi| preview(&data.train.examples[0], &base.tokenizer, ansi);
     let eval_summary = data.eval.as_ref().map(|eval| &eval.summary);
     on_event(Event::Data { train: &data.train.summary, eval: eval_summary, preview: &preview });

@@ -3,7 +3,7 @@
 use super::Judge;
 use super::finding::Finding;
 use crate::error::Fault;
-use crate::example::{Example, build};
+use crate::example::{Example, ExampleOptions, build};
 use crate::near::{Part, Signature, signature};
 use crate::row::{Row, Source, SourcedRow};
 use crate::source::Read;
@@ -73,16 +73,17 @@ impl Judge<'_> {
 
     /// The example as it is trained, and its length before it was cut.
     fn example(&self, row: &SourcedRow) -> Result<(Example, usize), Fault> {
-        let mut options = self.options.example.clone();
-        let longest = options.max_length.take();
-        let mut example = build(self.tokenizer, row, &options)
-            .map_err(|cause| Fault::new(row.source.clone(), cause))?;
-        let length = example.ids.len();
-        if let Some(longest) = longest.filter(|longest| length > longest.get()) {
-            example.ids.truncate(longest.get());
-            example.trained.truncate(longest.get());
-            example.truncated = true;
-        }
+        let options = &self.options.example;
+        let made = |options: &ExampleOptions| {
+            build(self.tokenizer, row, options)
+                .map_err(|cause| Fault::new(row.source.clone(), cause))
+        };
+        let example = made(options)?;
+        let length = if example.truncated {
+            made(&ExampleOptions { max_length: None, ..options.clone() })?.ids.len()
+        } else {
+            example.ids.len()
+        };
         Ok((example, length))
     }
 

@@ -15,6 +15,7 @@ mod rejects;
 mod row_template;
 mod table;
 
+use std::io::BufRead;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -92,6 +93,33 @@ enum Reader {
     Documents(documents::Documents),
 }
 
+impl Reader {
+    /// A reader of anything but Parquet, which is no stream of bytes.
+    fn of(kind: Kind, mut input: open::Input, file: Arc<Path>, by: TextBy, limit: usize) -> Self {
+        let buffer = Vec::new();
+        match kind {
+            Kind::Csv { delimiter } => {
+                Self::Table(table::Table::new(input, file, limit, delimiter))
+            }
+            Kind::Text => {
+                Self::Documents(documents::Documents { input, file, by, read: 0, limit, buffer })
+            }
+            Kind::Json => {
+                let read = open::blank_lines(&mut input);
+                // Some tools write JSON Lines under the name .json.
+                if open::starts_with(&mut input, b'[') {
+                    Self::Array(array::JsonArray::new(input, file, limit, read + 1))
+                } else {
+                    Self::Lines(lines::JsonLines { input, file, read, limit, buffer })
+                }
+            }
+            Kind::JsonLines | Kind::Parquet => {
+                Self::Lines(lines::JsonLines { input, file, read: 0, limit, buffer })
+            }
+        }
+    }
+}
+
 impl std::fmt::Debug for Records {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Records").field("ended", &self.ended).finish_non_exhaustive()
@@ -109,57 +137,22 @@ impl Records {
     }
 
     fn open_within(path: &Path, by: TextBy, limit: usize) -> Result<Self, DataError> {
-        let file: Arc<Path> = path.into();
-        let lines = |input, read| {
-            let file = Arc::clone(&file);
-            Reader::Lines(lines::JsonLines { input, file, read, limit, buffer: Vec::new() })
-        };
         let reader = match open::kind(path)? {
-            Kind::Parquet => Reader::Columns(columns::Columns::open(path, Arc::clone(&file))?),
-            Kind::JsonLines => lines(open::open(path)?, 0),
-            Kind::Csv { delimiter } => {
-                let input = open::open(path)?;
-                Reader::Table(table::Table::new(input, Arc::clone(&file), limit, delimiter))
-            }
-            Kind::Text => Reader::Documents(documents::Documents {
-                input: open::open(path)?,
-                file: Arc::clone(&file),
-                by,
-                read: 0,
-                limit,
-                buffer: Vec::new(),
-            }),
-            Kind::Json => {
-                let mut input = open::open(path)?;
-                let read = open::blank_lines(&mut input);
-                // Some tools write JSON Lines under the name .json.
-                match open::starts_with(&mut input, b'[') {
-                    true => Reader::Array(array::JsonArray::new(
-                        input,
-                        Arc::clone(&file),
-                        limit,
-                        read + 1,
-                    )),
-                    false => lines(input, read),
-                }
-            }
+            Kind::Parquet => Reader::Columns(columns::Columns::open(path, path.into())?),
+            kind => Reader::of(kind, open::open(path)?, path.into(), by, limit),
         };
         Ok(Self { reader, ended: false })
     }
 
     /// JSON Lines in memory; `name` stands for the file in messages.
     pub fn of_text(text: String, name: &str) -> Self {
-        let mut bytes = text.into_bytes();
-        if bytes.starts_with("\u{feff}".as_bytes()) {
-            bytes.drain(..'\u{feff}'.len_utf8());
+        let text_mark = text.starts_with('\u{feff}');
+        let mut input: open::Input = Box::new(std::io::Cursor::new(text.into_bytes()));
+        if text_mark {
+            input.consume('\u{feff}'.len_utf8());
         }
-        let reader = Reader::Lines(lines::JsonLines {
-            input: Box::new(std::io::Cursor::new(bytes)),
-            file: Path::new(name).into(),
-            read: 0,
-            limit: LONGEST_ROW,
-            buffer: Vec::new(),
-        });
+        let reader =
+            Reader::of(Kind::JsonLines, input, Path::new(name).into(), TextBy::File, LONGEST_ROW);
         Self { reader, ended: false }
     }
 }
@@ -256,5 +249,7 @@ fn cell_value(key: &str, cell: &str) -> Value {
     }
 }
 
+#[cfg(test)]
+mod fuzz;
 #[cfg(test)]
 mod tests;

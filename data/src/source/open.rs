@@ -53,27 +53,30 @@ pub(crate) fn kind(path: &Path) -> Result<Kind, DataError> {
     })
 }
 
-/// Opens a file. Whether it is compressed is told by its first bytes, whatever its name says; a byte order mark, with
-/// which Windows tools begin a file, is passed over.
+/// Opens a file.
 pub(crate) fn open(path: &Path) -> Result<Input, DataError> {
-    let opened = || -> io::Result<Input> {
-        let mut file = BufReader::with_capacity(BUFFER, File::open(path)?);
-        let start = file.fill_buf()?;
-        let mut input: Input = if start.starts_with(&GZIP) {
-            Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(file)))
-        } else if start.starts_with(&ZSTD) {
-            let decoder = zstd::stream::read::Decoder::with_buffer(file)?;
-            Box::new(BufReader::with_capacity(BUFFER, decoder))
-        } else {
-            Box::new(file)
-        };
-        // What breaks off at once is told when it is read.
-        if input.fill_buf().is_ok_and(|start| start.starts_with(MARK)) {
-            input.consume(MARK.len());
-        }
-        Ok(input)
+    let opened =
+        File::open(path).and_then(|file| plain(BufReader::with_capacity(BUFFER, file)));
+    opened.map_err(|cause| DataError::Read { path: path.to_owned(), cause })
+}
+
+/// The bytes, uncompressed. Whether they are compressed is told by the first of them, whatever a name says; a byte order
+/// mark, with which Windows tools begin a file, is passed over.
+pub(crate) fn plain(mut bytes: impl BufRead + Send + 'static) -> io::Result<Input> {
+    let start = bytes.fill_buf()?;
+    let mut input: Input = if start.starts_with(&GZIP) {
+        Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(bytes)))
+    } else if start.starts_with(&ZSTD) {
+        let decoder = zstd::stream::read::Decoder::with_buffer(bytes)?;
+        Box::new(BufReader::with_capacity(BUFFER, decoder))
+    } else {
+        Box::new(bytes)
     };
-    opened().map_err(|cause| DataError::Read { path: path.to_owned(), cause })
+    // What breaks off at once is told when it is read.
+    if input.fill_buf().is_ok_and(|start| start.starts_with(MARK)) {
+        input.consume(MARK.len());
+    }
+    Ok(input)
 }
 
 /// What was read of a line or document.

@@ -3,7 +3,6 @@
 use std::fs;
 use std::io::Write;
 
-use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
@@ -55,8 +54,8 @@ fn a_compressed_file_that_breaks_off_gives_what_it_has_and_says_so() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.jsonl");
         fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
-        let rejects = Rejects::new(OnError::Skip { limit: None }, None).unwrap();
-        let error = read_all_rows(&[path], &ReadOptions::default(), rejects).unwrap_err();
+        let mut rejects = Rejects::new(OnError::Skip { limit: None }, None).unwrap();
+        let error = read_all_rows(&[path], &ReadOptions::default(), &mut rejects).unwrap_err();
         assert!(error.to_string().contains("cannot be read"), "{error}");
     }
 }
@@ -206,8 +205,10 @@ fn skipped_rows_are_counted_limited_and_written_down() {
     fs::write(&path, "{\"text\":\"a\"}\n{\"txt\":1}\noops\n{\"text\":\"b\"}\n").unwrap();
     let to = dir.path().join("rejects.jsonl");
     let read = |limit| {
-        let rejects = Rejects::new(OnError::Skip { limit }, Some(&to)).unwrap();
-        read_all_rows(std::slice::from_ref(&path), &ReadOptions::default(), rejects)
+        let mut rejects = Rejects::new(OnError::Skip { limit }, Some(&to)).unwrap();
+        let files = std::slice::from_ref(&path);
+        let rows = read_all_rows(files, &ReadOptions::default(), &mut rejects)?;
+        Ok::<_, DataError>((rows, rejects.finish()?))
     };
     let (rows, faults): (_, Faults) = read(Some(2)).unwrap();
     assert_eq!((rows.len(), faults.count()), (2, 2));
@@ -222,32 +223,15 @@ fn skipped_rows_are_counted_limited_and_written_down() {
     assert!(!to.exists(), "what failed leaves no file");
 }
 
-/// Rows of strings that try every reader: quotes, line breaks, braces, other scripts.
-fn texts() -> impl Strategy<Value = Vec<(String, String)>> {
-    let text = "[ a-z\"\\\\{}\\[\\],:\n\r\t\u{2028}é漢😀]{0,12}";
-    proptest::collection::vec((text, text), 1..8)
-}
-
-proptest! {
-    #[test]
-    fn every_format_gives_the_same_rows(rows in texts()) {
-        let objects: Vec<Value> = rows.iter().map(|(q, a)| json!({"q": q, "a": a})).collect();
-        let lines: String = objects.iter().map(|row| format!("{row}\n")).collect();
-        let list = serde_json::to_string_pretty(&objects).unwrap();
-        let mut table = csv::WriterBuilder::new().quote_style(csv::QuoteStyle::Always).from_writer(vec![]);
-        table.write_record(["q", "a"]).unwrap();
-        for (q, a) in &rows {
-            table.write_record([q, a]).unwrap();
-        }
-        let table = table.into_inner().unwrap();
-        for (name, bytes) in [
-            ("x.jsonl", lines.as_bytes()),
-            ("x.json", list.as_bytes()),
-            ("x.csv", &table),
-            ("x.jsonl", &gz(lines.as_bytes())),
-            ("x.csv", &zstd::encode_all(&table[..], 1).unwrap()),
-        ] {
-            prop_assert_eq!(&values(&rows_of(name, bytes, LONGEST_ROW)), &objects, "{}", name);
-        }
-    }
+#[test]
+fn parquet_carries_the_same_rows() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture/rows.parquet");
+    let found: Vec<_> = Records::open(&path, TextBy::File).unwrap().collect();
+    let expected = [
+        json!({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}], "n": 1}),
+        json!({"messages": [{"role": "user", "content": "漢 \"x\"\n"}, {"role": "assistant", "content": ""}], "n": null}),
+        json!({"messages": [{"role": "assistant", "content": "last"}], "n": 3}),
+    ];
+    assert_eq!(values(&found), expected);
+    assert_eq!(found[2].as_ref().unwrap().source.line, 3);
 }

@@ -75,6 +75,7 @@ impl Screen {
             return;
         }
         match event {
+            Event::Skipped { faults } => eprintln!("skipped   {faults}"),
             Event::Data { train, eval, preview } => {
                 eprintln!("data      {train}");
                 if let Some(eval) = eval {

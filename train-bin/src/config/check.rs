@@ -1,5 +1,7 @@
 //! From the raw configuration to the checked one.
 
+mod reading;
+
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -231,6 +233,7 @@ impl Check {
         if format.is_empty() {
             self.out_of_range("data.format", "the name of a format", "\"\"", &default.format);
         }
+        let reading = self.reading(raw.reading, &format);
         let at_least_2 = |n| nonzero_usize(n).filter(|n| n.get() >= 2);
         let expected = "a whole number from 2 on: a token and the one it predicts";
         DataSection {
@@ -245,6 +248,7 @@ impl Check {
                 .whole("data.max_length", raw.max_length, expected, default.max_length, at_least_2)
                 .unwrap_or(default.max_length),
             shuffle: self.given("data.shuffle", raw.shuffle).unwrap_or(default.shuffle),
+            reading,
         }
     }
 

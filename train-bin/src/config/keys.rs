@@ -25,6 +25,15 @@ pub(super) const KEYS: &[&str] = &[
     "data.max_length",
     "data.packing",
     "data.shuffle",
+    "data.prompt_template",
+    "data.completion_template",
+    "data.system_template",
+    "data.text_template",
+    "data.text_by",
+    "data.on_error",
+    "data.max_errors",
+    "data.rejects",
+    "data.fields",
     "train.output_dir",
     "train.overwrite",
     "train.epochs",
@@ -50,13 +59,14 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 /// Keys that hold one path or a list of paths.
-pub(super) const PATH_KEYS: [&str; 7] = [
+pub(super) const PATH_KEYS: [&str; 8] = [
     "model.path",
     "model.config",
     "model.tokenizer",
     "lora.init_from",
     "data.train",
     "data.eval",
+    "data.rejects",
     "train.output_dir",
 ];
 
@@ -79,6 +89,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("lora_r", "lora.r"),
     ("lora_alpha", "lora.alpha"),
     ("lora_dropout", "lora.dropout"),
+    ("field_instruction", "data.fields"),
     ("max_seq_length", "data.max_length"),
     ("sequence_len", "data.max_length"),
     ("num_train_epochs", "train.epochs"),

@@ -39,6 +39,17 @@
 //! max_length = 2048            # tokens
 //! packing = false
 //! shuffle = true
+//! text_by = "file"             # file | paragraph | line: what is a document in plain text
+//! on_error = "fail"            # fail | skip: what a row that can't be read does
+//! max_errors = 10              # rows that may be skipped; default: false, any number
+//! rejects = "rejects.jsonl"    # where skipped rows are written with their reasons; default: nowhere
+//! prompt_template = "{title}: {question}"  # rows of one's own format; {name?} may be missing
+//! completion_template = " {answer}"
+//! system_template = "{rules}"  # optional; or, in place of the three: text_template = "{body}"
+//!
+//! [data.fields]                # or: names of one's own for known fields
+//! prompt = "question"          # any field of a known format; also `role` and `content` of messages
+//! completion = "answer.text"
 //!
 //! [train]
 //! output_dir = "runs/default"
@@ -69,6 +80,7 @@ mod error;
 mod keys;
 mod merge;
 mod raw;
+mod reading;
 mod write;
 
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -77,9 +89,12 @@ use std::path::{Path, PathBuf};
 use serde::{Serialize, Serializer};
 use toml::Table;
 
-pub use choice::{Backend, Choice, Dtype, Quant, Recompute, Schedule, Template, UnknownChoice};
+pub use choice::{
+    Backend, Choice, Dtype, OnError, Quant, Recompute, Schedule, Template, UnknownChoice,
+};
 pub use error::{ConfigError, Fault, FaultKind, Origin, WriteError};
 pub use merge::Override;
+pub use reading::Reading;
 
 use merge::{Layers, absolute};
 
@@ -185,6 +200,8 @@ pub struct DataSection {
     pub max_length: NonZeroUsize,
     /// Whether the examples are drawn in random order.
     pub shuffle: bool,
+    /// How rows are read.
+    pub reading: Reading,
 }
 
 /// The files with the examples.
@@ -306,6 +323,7 @@ impl Default for DataSection {
             template: Template::default(),
             max_length: nonzero(2048),
             shuffle: true,
+            reading: Reading::default(),
         }
     }
 }

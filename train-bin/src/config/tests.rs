@@ -624,3 +624,32 @@ fn all_faults_come_at_once() {
     assert_eq!(error.faults.len(), 8, "{shown}");
     assert!(shown.starts_with("the configuration is wrong in 8 places:\n  - --set: "), "{shown}");
 }
+
+#[test]
+fn how_rows_are_read_is_checked_together() {
+    let skip = "data.train = '/d'\ndata.on_error = 'skip'\ndata.max_errors = 3\ndata.text_by = 'line'\n\
+        data.prompt_template = '{a}'\ndata.completion_template = '{b}'\n[model]\nconfig = '/c'";
+    let reading = read(skip).unwrap().data.reading;
+    assert_eq!((reading.on_error, reading.max_errors), (OnError::Skip, Some(3)));
+    let with_fields = "data.train = '/d'\n[data.fields]\nprompt = 'q'\n[model]\nconfig = '/c'";
+    assert_eq!(read(with_fields).unwrap().data.reading.fields["prompt"], "q");
+    for text in [skip, with_fields] {
+        let config = read(text).unwrap();
+        assert_eq!(load_str(&config.to_toml().unwrap(), "again", &[]).unwrap(), config);
+    }
+    for (text, said) in [
+        ("data.prompt_template = '{a}'", "data.completion_template"),
+        ("data.text_template = 'no placeholder'", "at least one {name}"),
+        ("data.fields.promt = 'q'", "Did you mean `prompt`?"),
+        ("data.fields.prompt = 3", "a section of names (strings)"),
+        ("data.format = 'text'\ndata.text_template = '{a}'", "contradict"),
+        ("data.max_errors = 3", "set data.on_error = \"skip\""),
+        ("data.rejects = 'r'", "set data.on_error = \"skip\""),
+        ("data.on_error = 'skip'\ndata.max_errors = -1", "a whole number from 0 on"),
+        ("data.on_error = 'ignore'", "one of fail, skip"),
+        ("data.text_by = 'page'", "one of file, paragraph, line"),
+    ] {
+        let [fault] = faults(text).try_into().unwrap();
+        assert!(fault.contains(said), "{fault}");
+    }
+}

@@ -9,10 +9,11 @@ use super::choice::Choice;
 use super::error::WriteError;
 use super::merge::absolute;
 use super::raw::{
-    Field, Off, OrOff, Paths, RawConfig, RawData, RawLora, RawModel, RawTargets, RawTrain,
+    Field, Off, OrOff, Paths, RawConfig, RawData, RawLora, RawModel, RawReading, RawTargets,
+    RawTrain,
 };
 use super::{
-    DataSection, DataSource, Duration, LoraSection, LoraStart, ModelSection, ModelSource,
+    DataSection, DataSource, Duration, LoraSection, LoraStart, ModelSection, ModelSource, Reading,
     RunConfig, Targets, TrainSection, Warmup,
 };
 
@@ -81,7 +82,24 @@ fn raw_data(data: &DataSection) -> Result<RawData, WriteError> {
         max_length: integer("data.max_length", data.max_length.get() as u64)?,
         packing: Field::Given(false),
         shuffle: Field::Given(data.shuffle),
+        reading: raw_reading(&data.reading)?,
         unknown: Table::new(),
+    })
+}
+
+fn raw_reading(reading: &Reading) -> Result<RawReading, WriteError> {
+    let fields = Some(&reading.fields).filter(|fields| !fields.is_empty());
+    let limit = reading.max_errors.map(|limit| limit as u64);
+    Ok(RawReading {
+        prompt_template: reading.prompt_template.clone().into(),
+        completion_template: reading.completion_template.clone().into(),
+        system_template: reading.system_template.clone().into(),
+        text_template: reading.text_template.clone().into(),
+        text_by: name(reading.text_by),
+        on_error: name(reading.on_error),
+        max_errors: integer_or_off("data.max_errors", limit)?,
+        rejects: reading.rejects.as_deref().map(absolute).into(),
+        fields: fields.cloned().into(),
     })
 }
 
