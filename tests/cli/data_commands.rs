@@ -73,14 +73,22 @@ fn clean_split_leak_and_mask_work_on_each_others_files() {
         assert_eq!(report["leaks"]["eval"], held);
         assert_eq!(lines(&place, "parts/eval.jsonl").len(), held);
     }
-    place.json(&format!("data split {kept} {FIELDS} --out late --time day --from 2024-01-20 --json"));
-    assert!(lines(&place, "late/train.jsonl").iter().all(|row| row["day"].as_str() < Some("2024-01-20")));
+    place.json(&format!(
+        "data split {kept} {FIELDS} --out late --time day --from 2024-01-20 --json"
+    ));
+    assert!(
+        lines(&place, "late/train.jsonl")
+            .iter()
+            .all(|row| row["day"].as_str() < Some("2024-01-20"))
+    );
 
-    let output = place.run(&format!("data leak --train all.jsonl --eval {kept} {FIELDS} --on-error skip"));
+    let output =
+        place.run(&format!("data leak --train all.jsonl --eval {kept} {FIELDS} --on-error skip"));
     assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
     place.succeed(&format!("data leak --train {kept} --eval {kept} {FIELDS} --allow 60"));
 
-    let report = place.json(&format!("data mask {kept} {FIELDS} --out facts.jsonl --kinds name --json"));
+    let report =
+        place.json(&format!("data mask {kept} {FIELDS} --out facts.jsonl --kinds name --json"));
     assert_eq!((&report["questions"], &report["name"]), (&json!(60), &json!(60)));
     let facts = lines(&place, "facts.jsonl");
     assert_eq!(facts[0]["completion"], " Anna Miller");
@@ -107,7 +115,9 @@ fn a_run_reads_its_own_fields_from_a_folder_and_skips_what_is_broken() {
     place.write("data/a.jsonl", rows(4) + "{broken\n");
     place.write("data/b.csv", "q,a\nHow hot?,About 1200.\n");
     let config = |more: &str| {
-        format!("[model]\npath = 'model'\n[lora]\n[data]\ntrain = 'data'\n{more}\n[data.fields]\nquestion = 'q'\nanswer = 'a'\n")
+        format!(
+            "[model]\npath = 'model'\n[lora]\n[data]\ntrain = 'data'\n{more}\n[data.fields]\nquestion = 'q'\nanswer = 'a'\n"
+        )
     };
     place.write("run.toml", config("on_error = 'skip'\nmax_errors = 1\nrejects = 'rejects.jsonl'"));
     let output = place.run("train run.toml --dry-run --backend flex");

@@ -55,8 +55,7 @@ pub(crate) fn kind(path: &Path) -> Result<Kind, DataError> {
 
 /// Opens a file.
 pub(crate) fn open(path: &Path) -> Result<Input, DataError> {
-    let opened =
-        File::open(path).and_then(|file| plain(BufReader::with_capacity(BUFFER, file)));
+    let opened = File::open(path).and_then(|file| plain(BufReader::with_capacity(BUFFER, file)));
     opened.map_err(|cause| DataError::Read { path: path.to_owned(), cause })
 }
 

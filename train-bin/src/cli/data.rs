@@ -86,7 +86,7 @@ pub struct ReadingArgs {
 #[derive(Debug, Clone, PartialEq, Args)]
 pub struct FaultArgs {
     /// What a row that can't be read does
-    #[arg(long, default_value_t, value_parser = choice::<OnError>())]
+    #[arg(long, default_value = "fail", value_parser = choice::<OnError>())]
     pub on_error: OnError,
     /// Rows that may be skipped; default: any number
     #[arg(long, value_name = "N")]

@@ -10,10 +10,13 @@ mod tokenizer;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use emberlm::Base;
 use emberlm::cli::data::{DataCommand, FaultArgs, ReadingArgs, RowsArgs};
+use emberlm::config::OnError;
 use emberlm_data::{ReadOptions, Rejects, TextTokenizer, data_files};
+
+use super::WrongUsage;
 
 pub(crate) fn run(command: &DataCommand) -> Result<ExitCode> {
     match command {
@@ -36,6 +39,10 @@ fn options(args: &ReadingArgs) -> Result<ReadOptions> {
 }
 
 fn rejects(reading: &ReadingArgs, faults: &FaultArgs) -> Result<Rejects> {
+    if faults.on_error == OnError::Fail && (faults.max_errors.is_some() || faults.rejects.is_some())
+    {
+        bail!(WrongUsage("--max-errors and --rejects are for --on-error skip".into()));
+    }
     Ok(reading.reading(Some(faults)).takes_faults()?)
 }
 
