@@ -100,9 +100,9 @@ fn a_tokenizer_is_trained_and_checked_with() {
     let place = Place::new();
     place.write("all.jsonl", rows(60));
     let report = place.json(&format!(
-        "data tokenizer all.jsonl {FIELDS} --out tok --vocab-size 400 --special <tool> --json"
+        "data tokenizer all.jsonl {FIELDS} --out tok --vocab-size 320 --special <tool> --json"
     ));
-    assert_eq!((&report["rows"], &report["vocab_size"]), (&json!(60), &json!(400)));
+    assert_eq!((&report["rows"], &report["vocab_size"]), (&json!(60), &json!(320)));
     let report = place.json(&format!("data check all.jsonl {FIELDS} --model tok --json --no-near"));
     assert_eq!((&report["examples"], &report["passed"]), (&json!(60), &json!(true)));
     assert!(place.read("tok/tokenizer.json").contains("<tool>"));

@@ -42,11 +42,17 @@ use_rslora = true
 [data]
 train = ["/d/a.jsonl", "/d/b.jsonl"]
 eval = "/d/c.jsonl"
-format = "messages"
+format = "auto"
 template = "none"
 max_length = 64
 packing = false
 shuffle = false
+text_by = "paragraph"
+on_error = "skip"
+max_errors = 5
+rejects = "/d/rejects.jsonl"
+[data.fields]
+question = "q"
 [train]
 output_dir = "/runs/x"
 overwrite = true
@@ -96,10 +102,18 @@ fn full() -> RunConfig {
                 train: vec!["/d/a.jsonl".into(), "/d/b.jsonl".into()],
                 eval: vec!["/d/c.jsonl".into()],
             },
-            format: "messages".into(),
+            format: "auto".into(),
             template: Template::None,
             max_length: nonzero(64),
             shuffle: false,
+            reading: Reading {
+                fields: [("question".to_owned(), "q".to_owned())].into(),
+                text_by: emberlm_data::TextBy::Paragraph,
+                on_error: OnError::Skip,
+                max_errors: Some(5),
+                rejects: Some("/d/rejects.jsonl".into()),
+                ..Reading::default()
+            },
         },
         train: TrainSection {
             output_dir: "/runs/x".into(),
@@ -264,8 +278,9 @@ fn every_key_that_holds_paths_begins_at_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.toml");
     for key in keys::PATH_KEYS {
-        // Beside model.tokenizer a model has to be named, beside model.* and data.eval the data.
-        let others = [("data.train", "/d"), ("model.config", "/c")];
+        // Beside model.tokenizer a model has to be named, beside model.* and data.eval the data; rejects are for
+        // rows that are skipped.
+        let others = [("data.train", "/d"), ("model.config", "/c"), ("data.on_error", "skip")];
         let others = others
             .iter()
             .filter(|(other, _)| *other != key && (*other, key) != ("model.config", "model.path"));
