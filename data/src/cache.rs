@@ -115,12 +115,12 @@ impl Cached<'_> {
                 .map(|row| {
                     let row = row?;
                     build(self.tokenizer, &row, self.options)
-                        .map_err(|cause| Fault { source_row: row.source, cause })
+                        .map_err(|cause| Fault::new(row.source, cause))
                 })
                 .collect();
             for result in built {
                 match result {
-                    Err(Fault { source_row, cause }) => faults.push(source_row, cause),
+                    Err(fault) => faults.push_fault(fault),
                     Ok(example) => {
                         // After a fault nothing is kept, but all faults are to be told.
                         if faults.is_empty() && summary.count(&example, self.options.max_length) {

@@ -39,7 +39,7 @@ pub enum DataError {
     },
     /// A data file is of a kind that is not read.
     #[error(
-        "{}: unknown kind of data file: expected .jsonl, .json, .csv or .txt, found {found}. Convert it, or rename it if its name misleads",
+        "{}: unknown kind of data file: expected .jsonl, .json, .csv, .tsv, .txt (each also with .gz or .zst) or .parquet, found {found}. Convert it, or rename it if its name misleads",
         path.display()
     )]
     UnknownExtension {
@@ -51,6 +51,34 @@ pub enum DataError {
     /// Rows at fault, as many as were found.
     #[error("{0}")]
     Faults(Faults),
+    /// A pattern or folder that yields no data file.
+    #[error("{}: no data file: {found}. Check the path; a pattern such as 'data/*.jsonl' must reach the program in quotes", path.display())]
+    NoFiles {
+        /// The path or pattern as given.
+        path: PathBuf,
+        /// What is there instead.
+        found: String,
+    },
+    /// More rows at fault than may be skipped.
+    #[error("more than {limit} rows at fault, the limit of data.max_errors. {faults}")]
+    TooManyFaults {
+        /// The limit.
+        limit: usize,
+        /// Those before it.
+        faults: Faults,
+    },
+    /// A setting of a data tool that can't be.
+    #[error("`{key}`: expected {expected}, found `{found}`{}", did_you_mean(nearest.as_deref()))]
+    Setting {
+        /// Its name.
+        key: String,
+        /// What it should be.
+        expected: String,
+        /// What it is.
+        found: String,
+        /// The nearest thing that it may be.
+        nearest: Option<String>,
+    },
     /// A name that is no [`crate::Format`].
     #[error("unknown data format `{found}`: expected one of {}{}", crate::row::FORMATS.join(", "), did_you_mean(nearest.as_deref()))]
     UnknownFormat {
@@ -128,6 +156,8 @@ pub struct Fault {
     /// What is wrong with it.
     #[source]
     pub cause: RowError,
+    /// The row as it stands in the file, as far as there is a text of it.
+    pub text: Option<Box<str>>,
 }
 
 /// What can be wrong with one row.
@@ -146,6 +176,27 @@ pub enum RowError {
     Utf8 {
         /// The first byte that does not fit.
         byte: u8,
+    },
+    /// A row that is too long to be one.
+    #[error(
+        "longer than {limit} bytes, the limit of a row. A missing line break or an unclosed quote is a common cause; documents of plain text can be split with data.text_by = \"paragraph\""
+    )]
+    TooLong {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// A file that breaks off or is damaged: what follows cannot be read.
+    #[error("the rest of the file cannot be read: {0}. Fetch or write the file again")]
+    Broken(String),
+    /// A placeholder of a template that the row has nothing for.
+    #[error(
+        "the template's `{{{name}}}`: expected a string or a number in the row, found {found}. Write `{{{name}?}}` where it may be missing"
+    )]
+    Placeholder {
+        /// The placeholder.
+        name: String,
+        /// What stands there.
+        found: String,
     },
     /// A CSV record that does not fit its header.
     #[error("not a CSV record: {0}")]
@@ -263,16 +314,45 @@ pub enum TemplateError {
     },
 }
 
+impl Fault {
+    /// A fault of a row whose text is not at hand.
+    pub fn new(source_row: Source, cause: RowError) -> Self {
+        Self { source_row, cause, text: None }
+    }
+
+    /// Whether what follows in the file is lost too: then skipping the row is no remedy.
+    pub fn ends_file(&self) -> bool {
+        self.cause.ends_file()
+    }
+}
+
+impl RowError {
+    /// Whether nothing that follows in the file can be read.
+    pub fn ends_file(&self) -> bool {
+        matches!(self, Self::Broken(_))
+    }
+}
+
 impl Faults {
+    /// All of them, told and untold.
+    pub fn count(&self) -> usize {
+        self.told.len() + self.untold
+    }
+
     /// A single fault.
     pub(crate) fn one(source_row: Source, cause: RowError) -> Self {
-        Self { told: vec![Fault { source_row, cause }], untold: 0 }
+        Self { told: vec![Fault::new(source_row, cause)], untold: 0 }
     }
 
     /// Adds a fault, telling only the first ones in full.
     pub(crate) fn push(&mut self, source_row: Source, cause: RowError) {
+        self.push_fault(Fault::new(source_row, cause));
+    }
+
+    /// Adds a fault; its text is not kept.
+    pub(crate) fn push_fault(&mut self, fault: Fault) {
         if self.told.len() < TOLD {
-            self.told.push(Fault { source_row, cause });
+            self.told.push(Fault { text: None, ..fault });
         } else {
             self.untold += 1;
         }
@@ -286,7 +366,7 @@ impl Faults {
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let total = self.told.len() + self.untold;
+        let total = self.count();
         if let [only] = self.told.as_slice() {
             return only.fmt(f);
         }

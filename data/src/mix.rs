@@ -191,7 +191,7 @@ fn is_object(line: &[u8]) -> Result<(), RowError> {
     match serde_json::from_slice::<Value>(line) {
         Ok(Value::Object(_)) => Ok(()),
         Ok(other) => Err(RowError::NotAnObject { found: crate::shape::kind(&other) }),
-        Err(error) => Err(crate::read::json_error(&error)),
+        Err(error) => Err(crate::source::json_error(&error, 0)),
     }
 }
 

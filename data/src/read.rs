@@ -1,47 +1,37 @@
-//! Rows from files: JSON Lines, JSON arrays, CSV and plain text.
+//! All rows of files in memory.
 
-use std::fs;
-use std::path::Path;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value};
+use crate::error::DataError;
+use crate::row::{Format, SourcedRow};
+use crate::source::{OnError, ReadOptions, Records, Rejects, RowShape, Rows, data_files};
 
-use crate::error::{DataError, Faults, RowError};
-use crate::row::{Format, Row, Source, SourcedRow};
-use crate::shape::row_from_value;
-
-/// Reads the rows of a file: `.jsonl`, `.json`, `.csv`, or `.txt` (one document).
+/// Reads the rows of a file; [`Records::open`] says which files are read.
 ///
 /// # Errors
 /// A file that cannot be read or holds no row; faults in rows, up to twenty told at once, as `file:line`.
 pub fn read_rows(path: &Path, format: Format) -> Result<Vec<SourcedRow>, DataError> {
-    let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_lowercase();
-    if !["jsonl", "ndjson", "json", "csv", "txt"].contains(&extension.as_str()) {
-        return Err(DataError::UnknownExtension {
-            path: path.to_owned(),
-            found: if extension.is_empty() { "none".into() } else { format!(".{extension}") },
-        });
+    let options = ReadOptions { shape: RowShape::Keys(format), ..ReadOptions::default() };
+    let mut rejects = Rejects::new(OnError::Fail, None)?;
+    let rows = collect(Rows::open(path, &options)?, path, &mut rejects)?;
+    rejects.finish().map(|_| rows)
+}
+
+/// Reads the rows of files, folders and patterns, one after another. Rows at fault go to `rejects`, which the caller
+/// finishes after the last files.
+///
+/// # Errors
+/// A file that cannot be read or holds no row, as [`data_files`]; more rows at fault than `rejects` takes.
+pub fn read_all_rows(
+    paths: &[PathBuf],
+    options: &ReadOptions,
+    rejects: &mut Rejects,
+) -> Result<Vec<SourcedRow>, DataError> {
+    let mut rows = Vec::new();
+    for path in data_files(paths)? {
+        rows.extend(collect(Rows::open(&path, options)?, &path, rejects)?);
     }
-    let bytes = fs::read(path).map_err(|cause| DataError::Read { path: path.to_owned(), cause })?;
-    let mut reader = Reader::new(path, format);
-    match std::str::from_utf8(&bytes) {
-        Err(error) => {
-            let at = error.valid_up_to();
-            let line = 1 + newlines(&bytes[..at]);
-            reader.fault(line, RowError::Utf8 { byte: bytes[at] });
-        }
-        Ok(text) => {
-            let text = without_mark(text);
-            match extension.as_str() {
-                // Some tools write JSON Lines under the name .json.
-                "json" if text.trim_start().starts_with('[') => reader.json_array(text),
-                "csv" => reader.csv(text),
-                "txt" => reader.document(text),
-                _ => reader.json_lines(text),
-            }
-        }
-    }
-    reader.finish(path)
+    Ok(rows)
 }
 
 /// Reads JSON Lines held in memory; `name` stands for the file in messages.
@@ -49,188 +39,31 @@ pub fn read_rows(path: &Path, format: Format) -> Result<Vec<SourcedRow>, DataErr
 /// # Errors
 /// No row, or faults in rows.
 pub fn parse_rows(text: &str, name: &str, format: Format) -> Result<Vec<SourcedRow>, DataError> {
-    let path = Path::new(name);
-    let mut reader = Reader::new(path, format);
-    reader.json_lines(without_mark(text));
-    reader.finish(path)
+    let mut rejects = Rejects::new(OnError::Fail, None)?;
+    let rows = Rows::of(Records::of_text(text.to_owned(), name), RowShape::Keys(format));
+    let rows = collect(rows, Path::new(name), &mut rejects)?;
+    rejects.finish().map(|_| rows)
 }
 
-struct Reader {
-    file: Arc<Path>,
-    format: Format,
-    rows: Vec<SourcedRow>,
-    faults: Faults,
-}
-
-impl Reader {
-    fn new(path: &Path, format: Format) -> Self {
-        Self { file: path.into(), format, rows: Vec::new(), faults: Faults::default() }
-    }
-
-    fn source(&self, line: usize) -> Source {
-        Source { file: Arc::clone(&self.file), line }
-    }
-
-    fn fault(&mut self, line: usize, cause: RowError) {
-        self.faults.push(self.source(line), cause);
-    }
-
-    fn value(&mut self, line: usize, value: &Value) {
-        match row_from_value(value, self.format) {
-            Ok(row) => self.rows.push(SourcedRow { row, source: self.source(line) }),
-            Err(cause) => self.fault(line, cause),
+fn collect(stream: Rows, path: &Path, rejects: &mut Rejects) -> Result<Vec<SourcedRow>, DataError> {
+    let mut rows = Vec::new();
+    let mut empty = true;
+    for row in stream {
+        empty = false;
+        match row {
+            Ok(row) => rows.push(row),
+            Err(fault) => rejects.take(fault)?,
         }
     }
-
-    /// Split at `\n` only: a JSON string may hold U+2028, which other splitters take for a line's end.
-    fn json_lines(&mut self, text: &str) {
-        for (index, line) in text.split('\n').enumerate() {
-            if line.trim().is_empty() {
-                continue;
-            }
-            match serde_json::from_str::<Value>(line) {
-                Ok(value) => self.value(index + 1, &value),
-                Err(error) => self.fault(index + 1, json_error(&error)),
-            }
-        }
-    }
-
-    /// One element after the other, so that each has its line.
-    fn json_array(&mut self, text: &str) {
-        let mut at = text.find('[').map_or(0, |open| open + 1);
-        let mut line = 1 + newlines(&text.as_bytes()[..at]);
-        let mut first = true;
-        loop {
-            let skip = |from: usize, also: Option<char>| {
-                let rest = &text[from..];
-                let trimmed = rest.trim_start();
-                let trimmed = also
-                    .map_or(trimmed, |c| trimmed.strip_prefix(c).unwrap_or(trimmed).trim_start());
-                from + rest.len() - trimmed.len()
-            };
-            let next = skip(at, if first { None } else { Some(',') });
-            let comma = text[at..next].contains(',');
-            line += newlines(&text.as_bytes()[at..next]);
-            at = next;
-            if text[at..].starts_with(']') {
-                let rest = text[at + 1..].trim();
-                if !rest.is_empty() {
-                    let detail = "text after the list's end".to_owned();
-                    self.fault(line, RowError::Json { column: 1, detail });
-                }
-                return;
-            }
-            if !first && !comma {
-                let column = column(text, at);
-                let detail = "expected `,` or `]` between the elements of the list".to_owned();
-                return self.fault(line, RowError::Json { column, detail });
-            }
-            first = false;
-            let mut stream = serde_json::Deserializer::from_str(&text[at..]).into_iter::<Value>();
-            match stream.next() {
-                Some(Ok(value)) => {
-                    let end = at + stream.byte_offset();
-                    self.value(line, &value);
-                    line += newlines(&text.as_bytes()[at..end]);
-                    at = end;
-                }
-                Some(Err(error)) => {
-                    // Where one element is broken, where the next begins is a guess: stop here.
-                    let line = line + error.line().saturating_sub(1);
-                    return self.fault(line, json_error(&error));
-                }
-                None => {
-                    let detail = "the list is not closed".to_owned();
-                    let column = column(text, at);
-                    return self.fault(line, RowError::Json { column, detail });
-                }
-            }
-        }
-    }
-
-    /// Columns carry the keys of JSON rows; a cell that holds a list is JSON.
-    fn csv(&mut self, text: &str) {
-        let mut reader = csv::Reader::from_reader(text.as_bytes());
-        let headers = match reader.headers() {
-            Ok(headers) => headers.clone(),
-            Err(error) => return self.fault(1, RowError::Csv(error.to_string())),
-        };
-        for record in reader.records() {
-            match record {
-                Err(error) => {
-                    let line = error.position().map_or(0, csv::Position::line);
-                    self.fault(
-                        usize::try_from(line).unwrap_or(0),
-                        RowError::Csv(error.to_string()),
-                    );
-                }
-                Ok(record) => {
-                    let line = record.position().map_or(0, csv::Position::line);
-                    let object: Map<String, Value> = headers
-                        .iter()
-                        .zip(record.iter())
-                        .map(|(key, cell)| (key.trim().to_owned(), cell_value(key.trim(), cell)))
-                        .collect();
-                    self.value(usize::try_from(line).unwrap_or(0), &Value::Object(object));
-                }
-            }
-        }
-    }
-
-    fn document(&mut self, text: &str) {
-        if !text.trim().is_empty() {
-            let source = self.source(1);
-            let row = Row::Text(text.to_owned());
-            self.rows.push(SourcedRow { row, source });
-        }
-    }
-
-    fn finish(self, path: &Path) -> Result<Vec<SourcedRow>, DataError> {
-        if !self.faults.is_empty() {
-            Err(DataError::Faults(self.faults))
-        } else if self.rows.is_empty() {
-            Err(DataError::EmptyFile { path: path.to_owned() })
-        } else {
-            Ok(self.rows)
-        }
-    }
-}
-
-fn cell_value(key: &str, cell: &str) -> Value {
-    let list = ["messages", "conversations", "history", "tools"].contains(&key);
-    if list && cell.trim().is_empty() {
-        return Value::Null;
-    }
-    match serde_json::from_str(cell) {
-        Ok(value @ Value::Array(_)) if list => value,
-        _ => Value::String(cell.to_owned()),
-    }
-}
-
-pub(crate) fn json_error(error: &serde_json::Error) -> RowError {
-    // The parser ends its message with its own line and column, which are those of the row: the file's stand before.
-    let text = error.to_string();
-    let detail = text.rfind(" at line ").map_or(text.as_str(), |at| &text[..at]);
-    RowError::Json { column: error.column(), detail: detail.to_owned() }
-}
-
-fn column(text: &str, at: usize) -> usize {
-    let line = text[..at].rfind('\n').map_or(0, |end| end + 1);
-    1 + text[line..at].chars().count()
-}
-
-fn newlines(bytes: &[u8]) -> usize {
-    bytes.iter().filter(|byte| **byte == b'\n').count()
-}
-
-/// Windows tools begin a file with a byte order mark.
-fn without_mark(text: &str) -> &str {
-    text.strip_prefix('\u{feff}').unwrap_or(text)
+    if empty { Err(DataError::EmptyFile { path: path.to_owned() }) } else { Ok(rows) }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
+    use crate::row::Row;
 
     fn lines(rows: &[SourcedRow]) -> Vec<usize> {
         rows.iter().map(|row| row.source.line).collect()
@@ -284,7 +117,8 @@ mod tests {
         let rows = written("x.csv", "question,answer\n\"a\nb\",c\nd,e\n").unwrap();
         assert_eq!(lines(&rows), [2, 4]);
         assert!(matches!(written("x.jsonl", "\n \n"), Err(DataError::EmptyFile { .. })));
-        assert!(matches!(written("x.parquet", ""), Err(DataError::UnknownExtension { .. })));
+        assert!(matches!(written("x.parquet", ""), Err(DataError::Read { .. })));
+        assert!(matches!(written("x.parquet.gz", ""), Err(DataError::UnknownExtension { .. })));
         assert_eq!(written("x.txt", "one\ntwo").unwrap()[0].row, Row::Text("one\ntwo".into()));
     }
 }

@@ -119,6 +119,23 @@ pub enum Format {
 pub(crate) const FORMATS: [&str; 9] =
     ["auto", "messages", "sharegpt", "alpaca", "dolly", "prompt", "question", "query", "text"];
 
+impl Format {
+    /// Its name, as a configuration has it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Messages => "messages",
+            Self::ShareGpt => "sharegpt",
+            Self::Alpaca => "alpaca",
+            Self::Dolly => "dolly",
+            Self::Prompt => "prompt",
+            Self::Question => "question",
+            Self::Query => "query",
+            Self::Text => "text",
+        }
+    }
+}
+
 impl FromStr for Format {
     type Err = DataError;
 

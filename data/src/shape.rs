@@ -56,7 +56,7 @@ fn has(object: &Object, key: &str) -> bool {
     object.get(key).is_some_and(|value| !value.is_null())
 }
 
-fn detect(object: &Object) -> Option<Format> {
+pub(crate) fn detect(object: &Object) -> Option<Format> {
     let has = |key| has(object, key);
     Some(match () {
         () if has("messages") => Format::Messages,

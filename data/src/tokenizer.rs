@@ -221,6 +221,17 @@ impl TextTokenizer {
         self.tokenizer.id_to_token(id)
     }
 
+    /// The texts of the special tokens, in order: where content holds one, it becomes that token.
+    pub fn special_tokens(&self) -> Vec<String> {
+        let added = self.tokenizer.get_added_tokens_decoder().into_values();
+        let mut texts: Vec<String> = added
+            .filter(|token| token.special && !token.content.is_empty())
+            .map(|token| token.content)
+            .collect();
+        texts.sort();
+        texts
+    }
+
     /// The token that ends a text.
     pub fn eos_id(&self) -> Option<u32> {
         self.eos

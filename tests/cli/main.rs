@@ -1,6 +1,7 @@
 //! End-to-end runs of the binary.
 
 mod broken_inputs;
+mod data_commands;
 mod merging;
 mod quantized_inputs;
 mod support;

@@ -1,5 +1,7 @@
 //! The command line: what can be typed, and no more. The doc comments are the help texts.
 
+pub mod data;
+
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -28,6 +30,7 @@ Examples:
   emberlm train run.toml --set train.learning_rate=1e-4
   emberlm eval --model models/llama --adapter runs/a --data test.jsonl
   emberlm generate --model models/llama --adapter runs/a --prompt 'Why is the sky blue?'
+  emberlm data check 'data/*.jsonl' --model models/llama
   emberlm merge --model models/llama --adapter runs/a --out models/merged
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.")]
@@ -60,6 +63,8 @@ pub enum Command {
     Merge(MergeArgs),
     /// Quantize a model's linear layers: a folder that transformers and bitsandbytes load
     Quantize(QuantizeArgs),
+    /// Look at data sets, clean, split and mask them; train tokenizers
+    Data(data::DataArgs),
     /// Time whole training steps on synthetic tokens
     Bench(BenchArgs),
 }

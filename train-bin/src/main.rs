@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use emberlm::cli::{Cli, Command};
 use emberlm::config::ConfigError;
+use emberlm_data::DataError;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -32,6 +33,10 @@ fn main() -> ExitCode {
         Command::Eval(args) => command::eval::run(&args),
         Command::Generate(args) => command::generate::run(&args),
         Command::Chat(args) => command::generate::chat(&args),
+        Command::Data(args) => match command::data::run(&args.command) {
+            Ok(code) => return code,
+            Err(error) => Err(error),
+        },
         Command::Bench(args) => command::bench::run(&args),
         Command::Merge(args) => command::merge::run(&args),
         Command::Quantize(args) => command::quantize::run(&args),
@@ -40,7 +45,10 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("error: {error:#}");
-            let is_usage = error.is::<ConfigError>() || error.is::<command::WrongUsage>();
+            let is_setting =
+                matches!(error.downcast_ref::<DataError>(), Some(DataError::Setting { .. }));
+            let is_usage =
+                is_setting || error.is::<ConfigError>() || error.is::<command::WrongUsage>();
             if is_usage { ExitCode::from(WRONG_USAGE) } else { ExitCode::FAILURE }
         }
     }

@@ -3,8 +3,9 @@
 use std::path::PathBuf;
 
 use emberlm_data::{
-    CacheEvent, Cached, DataError, Dataset, ExampleOptions, Format, Layout, Loader, LoaderOptions,
-    Share, Sink, SourcedRow, Summary, TemplateChoice, TextTokenizer, read_rows,
+    CacheEvent, Cached, DataError, Dataset, ExampleOptions, Faults, Format, Layout, Loader,
+    LoaderOptions, OnError, ReadOptions, Rejects, RowShape, Share, Sink, SourcedRow, Summary,
+    TemplateChoice, TextTokenizer, data_files, for_each_batch, read_all_rows,
 };
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::walk::set_trainable;
@@ -33,6 +34,8 @@ pub(crate) struct Data {
     pub(crate) eval: Option<Dataset>,
     /// Questions that are asked before and after.
     pub(crate) prompts: Vec<String>,
+    /// Rows that were skipped.
+    pub(crate) skipped: Faults,
     /// What an epoch draws from each source, if it is a mixture.
     pub(crate) mixture: Vec<Drawn>,
 }
@@ -62,14 +65,18 @@ impl Data {
             train_on: section.train_on.turns(),
             date: Some(section.date.clone()),
         };
-        let format: Format = section.format.parse()?;
+        let read = section.reading.options(&section.format)?;
+        let mut rejects = section.reading.takes_faults()?;
+        // All that decides which rows the files hold.
+        let understood = format!("{} {:?}", section.format, section.reading);
         let in_memory = |rows: Vec<SourcedRow>| Dataset::build(rows, tokenizer, &options);
         let mut of_files = |files: &[PathBuf]| match &section.cache_dir {
-            None => in_memory(read_all(files, format)?),
+            None => in_memory(read_all_rows(files, &read, &mut rejects)?),
             Some(folder) => {
-                let reading = &section.format;
+                let files = &data_files(files)?;
+                let reading = &understood;
                 let cached = Cached { folder, files, reading, tokenizer, options: &options };
-                cached.load(|sink| read_into(files, format, sink), &mut *on_event)
+                cached.load(|sink| read_into(files, &read, &mut rejects, sink), &mut *on_event)
             }
         };
         let (train, prompts) = match &section.source {
@@ -93,22 +100,28 @@ impl Data {
             DataSource::Mixture { sources, .. } => drawn(sources, &train),
             _ => Vec::new(),
         };
-        Ok(Self { train, eval, prompts, mixture })
+        let skipped = rejects.finish()?;
+        Ok(Self { train, eval, prompts, mixture, skipped })
     }
 }
 
-/// Rows that are tokenized at a time on their way to a cache.
-const BATCH: usize = 4096;
-
-/// Gives the rows of files to a sink, in order.
-fn read_into(files: &[PathBuf], format: Format, sink: &mut Sink<'_>) -> Result<(), DataError> {
-    for file in files {
-        let mut rows = read_rows(file, format)?.into_iter().map(Ok).peekable();
-        while rows.peek().is_some() {
-            sink(rows.by_ref().take(BATCH).collect())?;
+/// Gives the rows of files to a sink, in order; the next ones are read while it is at work. Rows at fault go to `rejects`.
+fn read_into(
+    files: &[PathBuf],
+    read: &ReadOptions,
+    rejects: &mut Rejects,
+    sink: &mut Sink<'_>,
+) -> Result<(), DataError> {
+    for_each_batch(files, read, |batch| {
+        let mut rows = Vec::with_capacity(batch.len());
+        for row in batch {
+            match row {
+                Ok((row, ..)) => rows.push(Ok(row)),
+                Err(fault) => rejects.take(fault)?,
+            }
         }
-    }
-    Ok(())
+        sink(rows)
+    })
 }
 
 fn drawn(sources: &[MixtureSource], data: &Dataset) -> Vec<Drawn> {
@@ -130,15 +143,15 @@ pub fn template_choice(template: Template) -> TemplateChoice {
     }
 }
 
-/// The rows of several files, one after another.
+/// The rows of files, folders and patterns, one after another.
 ///
 /// # Errors
-/// [`DataError`] of the first file that can't be read.
+/// [`DataError`] of the first file that can't be read, or of all rows at fault.
 pub fn read_all(files: &[PathBuf], format: Format) -> Result<Vec<SourcedRow>, DataError> {
-    let mut rows = Vec::new();
-    for file in files {
-        rows.extend(read_rows(file, format)?);
-    }
+    let options = ReadOptions { shape: RowShape::Keys(format), ..ReadOptions::default() };
+    let mut rejects = Rejects::new(OnError::Fail, None)?;
+    let rows = read_all_rows(files, &options, &mut rejects)?;
+    rejects.finish()?;
     Ok(rows)
 }
 

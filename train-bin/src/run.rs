@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use burn::module::AutodiffModule;
-use emberlm_data::{CacheEvent, DataError, Message, Summary, TextTokenizer, preview};
+use emberlm_data::{CacheEvent, DataError, Faults, Message, Summary, TextTokenizer, preview};
 use emberlm_lora::peft::PeftError;
 use emberlm_lora::walk::{ParamCount, count_params};
 use emberlm_lora::{InjectError, LoraConfigError};
@@ -31,6 +31,11 @@ use crate::train::{Flow, Plan, StepLog, train};
 pub enum Event<'a> {
     /// Tokens were found in the cache, or written to it.
     Cache(CacheEvent),
+    /// Rows at fault were skipped, as the configuration allows.
+    Skipped {
+        /// They.
+        faults: &'a Faults,
+    },
     /// The data has been read.
     Data {
         /// Of the rows to learn from.
@@ -168,6 +173,9 @@ pub fn run(
     refuse_what_is_not_yet(config)?;
     let base = Base::open(&config.model.source, config.train.seed)?;
     let data = Data::read(config, &base.tokenizer, &mut |event| on_event(Event::Cache(event)))?;
+    if !data.skipped.is_empty() {
+        on_event(Event::Skipped { faults: &data.skipped });
+    }
     let preview = |ansi| preview(&data.train.examples.get(0), &base.tokenizer, ansi);
     let eval_summary = data.eval.as_ref().map(|eval| &eval.summary);
     on_event(Event::Data {

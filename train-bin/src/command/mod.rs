@@ -1,6 +1,7 @@
 //! What each command does, and how it says so. Results go to stdout, everything else to stderr.
 
 pub(crate) mod bench;
+pub(crate) mod data;
 pub(crate) mod eval;
 pub(crate) mod generate;
 pub(crate) mod merge;

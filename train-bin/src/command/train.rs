@@ -82,6 +82,7 @@ impl Screen {
             return;
         }
         match event {
+            Event::Skipped { faults } => eprintln!("skipped   {faults}"),
             Event::Cache(event) => match event {
                 CacheEvent::Found { path } => {
                     eprintln!("tokens    found in {}", shown(path).display());

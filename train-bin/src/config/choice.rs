@@ -241,6 +241,43 @@ impl Choice for TrainOn {
     }
 }
 
+/// What is one document in a file of plain text: `data.text_by`.
+impl Choice for emberlm_data::TextBy {
+    const WHAT: &'static str = "way to split plain text";
+    const ALL: &'static [Self] = &[Self::File, Self::Paragraph, Self::Line];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::File => "file",
+            Self::Paragraph => "paragraph",
+            Self::Line => "line",
+        }
+    }
+}
+
+/// What a row at fault does: `data.on_error`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum OnError {
+    /// It is an error.
+    #[default]
+    Fail,
+    /// It is skipped.
+    Skip,
+}
+
+impl Choice for OnError {
+    const WHAT: &'static str = "way with rows at fault";
+    const ALL: &'static [Self] = &[Self::Fail, Self::Skip];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Fail => "fail",
+            Self::Skip => "skip",
+        }
+    }
+}
+
 /// How the learning rate goes on after the warm-up: `train.schedule`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]

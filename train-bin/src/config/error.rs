@@ -107,6 +107,12 @@ pub enum FaultKind {
         /// What to do.
         remedy: &'static str,
     },
+    /// A value that the data crate refuses.
+    #[error("{message}")]
+    Refused {
+        /// What it said, with the key.
+        message: String,
+    },
     /// A name that is none of the choices.
     #[error("`{key}`: {error}")]
     UnknownChoice {

@@ -31,6 +31,15 @@ pub(super) const KEYS: &[&str] = &[
     "data.cache_dir",
     "data.shuffle",
     "data.date",
+    "data.prompt_template",
+    "data.completion_template",
+    "data.system_template",
+    "data.text_template",
+    "data.text_by",
+    "data.on_error",
+    "data.max_errors",
+    "data.rejects",
+    "data.fields",
     "train.output_dir",
     "train.overwrite",
     "train.epochs",
@@ -57,7 +66,7 @@ pub(super) const KEYS: &[&str] = &[
 ];
 
 /// Keys that hold one path, a list of paths, or a list of tables with a `path`.
-pub(super) const PATH_KEYS: [&str; 9] = [
+pub(super) const PATH_KEYS: [&str; 10] = [
     "model.path",
     "model.config",
     "model.tokenizer",
@@ -66,6 +75,7 @@ pub(super) const PATH_KEYS: [&str; 9] = [
     "data.source",
     "data.eval",
     "data.cache_dir",
+    "data.rejects",
     "train.output_dir",
 ];
 
@@ -94,6 +104,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("interleave_probs", "data.source"),
     ("sample_packing", "data.packing"),
     ("pack", "data.packing"),
+    ("field_instruction", "data.fields"),
     ("max_seq_length", "data.max_length"),
     ("sequence_len", "data.max_length"),
     ("num_train_epochs", "train.epochs"),

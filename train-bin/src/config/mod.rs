@@ -44,6 +44,17 @@
 //! shuffle = true
 //! date = "2026-11-29"          # the day that chat templates tell; default: today
 //! cache_dir = "cache"          # folder for tokens; default: none, tokens are held in memory
+//! text_by = "file"             # file | paragraph | line: what is a document in plain text
+//! on_error = "fail"            # fail | skip: what a row that can't be read does
+//! max_errors = 10              # rows that may be skipped; default: false, any number
+//! rejects = "rejects.jsonl"    # where skipped rows are written with their reasons; default: nowhere
+//! prompt_template = "{title}: {question}"  # rows of one's own format; {name?} may be missing
+//! completion_template = " {answer}"
+//! system_template = "{rules}"  # optional; or, in place of the three: text_template = "{body}"
+//!
+//! [data.fields]                # or: names of one's own for known fields
+//! prompt = "question"          # any field of a known format; also `role` and `content` of messages
+//! completion = "answer.text"
 //!
 //! [[data.source]]              # in place of data.train: a mixture, drawn from by weights
 //! path = ["a.jsonl"]           # a list of files or a single one
@@ -79,6 +90,7 @@ mod error;
 mod keys;
 mod merge;
 mod raw;
+mod reading;
 mod write;
 
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -90,10 +102,12 @@ use serde::{Serialize, Serializer};
 use toml::Table;
 
 pub use choice::{
-    Backend, Choice, Dtype, Optimizer, Quant, Recompute, Schedule, Template, TrainOn, UnknownChoice,
+    Backend, Choice, Dtype, OnError, Optimizer, Quant, Recompute, Schedule, Template, TrainOn,
+    UnknownChoice,
 };
 pub use error::{ConfigError, Fault, FaultKind, Origin, WriteError};
 pub use merge::Override;
+pub use reading::Reading;
 
 use merge::{Layers, absolute};
 
@@ -209,6 +223,8 @@ pub struct DataSection {
     pub date: String,
     /// The folder in which tokens are kept, and from which they are mapped; `None`: they are held in memory.
     pub cache_dir: Option<PathBuf>,
+    /// How rows are read.
+    pub reading: Reading,
 }
 
 /// The files with the examples.
@@ -365,6 +381,7 @@ impl Default for DataSection {
             shuffle: true,
             date: date::today(),
             cache_dir: None,
+            reading: Reading::default(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //! unknown keys are kept. So one pass of serde finds all faults, where `deny_unknown_fields` would
 //! stop at the first.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
@@ -232,7 +233,28 @@ pub(super) struct RawData {
     pub(super) shuffle: Field<bool>,
     pub(super) date: Field<String>,
     #[serde(flatten)]
+    pub(super) reading: RawReading,
+    #[serde(flatten)]
     pub(super) unknown: toml::Table,
+}
+
+/// The keys of `[data]` that say how rows are read.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct RawReading {
+    pub(super) prompt_template: Field<String>,
+    pub(super) completion_template: Field<String>,
+    pub(super) system_template: Field<String>,
+    pub(super) text_template: Field<String>,
+    pub(super) text_by: Field<String>,
+    pub(super) on_error: Field<String>,
+    pub(super) max_errors: Field<OrOff<i64>>,
+    pub(super) rejects: Field<PathBuf>,
+    pub(super) fields: Field<BTreeMap<String, String>>,
+}
+
+impl Expected for BTreeMap<String, String> {
+    const EXPECTED: &'static str = "a section of names (strings), as in prompt = \"question\"";
 }
 
 /// `[train]`

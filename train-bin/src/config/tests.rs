@@ -45,7 +45,7 @@ use_rslora = true
 [data]
 train = ["/d/a.jsonl", "/d/b.jsonl"]
 eval = "/d/c.jsonl"
-format = "messages"
+format = "auto"
 template = "none"
 train_on = "last"
 max_length = 64
@@ -54,6 +54,12 @@ group_by_length = false
 cache_dir = "/c"
 shuffle = false
 date = "2024-07-26"
+text_by = "paragraph"
+on_error = "skip"
+max_errors = 5
+rejects = "/d/rejects.jsonl"
+[data.fields]
+question = "q"
 [train]
 output_dir = "/runs/x"
 overwrite = true
@@ -105,7 +111,7 @@ fn full() -> RunConfig {
                 train: vec!["/d/a.jsonl".into(), "/d/b.jsonl".into()],
                 eval: vec!["/d/c.jsonl".into()],
             },
-            format: "messages".into(),
+            format: "auto".into(),
             template: Template::None,
             train_on: TrainOn::Last,
             max_length: nonzero(64),
@@ -113,6 +119,14 @@ fn full() -> RunConfig {
             shuffle: false,
             date: "2024-07-26".into(),
             cache_dir: Some("/c".into()),
+            reading: Reading {
+                fields: [("question".to_owned(), "q".to_owned())].into(),
+                text_by: emberlm_data::TextBy::Paragraph,
+                on_error: OnError::Skip,
+                max_errors: Some(5),
+                rejects: Some("/d/rejects.jsonl".into()),
+                ..Reading::default()
+            },
         },
         train: TrainSection {
             output_dir: "/runs/x".into(),
@@ -278,8 +292,9 @@ fn every_key_that_holds_paths_begins_at_the_file() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("run.toml");
     for key in keys::PATH_KEYS {
-        // Beside model.tokenizer a model has to be named, beside model.* and data.eval the data.
-        let others = [("data.train", "/d"), ("model.config", "/c")];
+        // Beside model.tokenizer a model has to be named, beside model.* and data.eval the data; rejects are for
+        // rows that are skipped.
+        let others = [("data.train", "/d"), ("model.config", "/c"), ("data.on_error", "skip")];
         let others = others
             .iter()
             .filter(|(other, _)| *other != key && (*other, key) != ("model.config", "model.path"));
@@ -674,4 +689,33 @@ fn all_faults_come_at_once() {
     let shown = error.to_string();
     assert_eq!(error.faults.len(), 8, "{shown}");
     assert!(shown.starts_with("the configuration is wrong in 8 places:\n  - --set: "), "{shown}");
+}
+
+#[test]
+fn how_rows_are_read_is_checked_together() {
+    let skip = "data.train = '/d'\ndata.on_error = 'skip'\ndata.max_errors = 3\ndata.text_by = 'line'\n\
+        data.prompt_template = '{a}'\ndata.completion_template = '{b}'\n[model]\nconfig = '/c'";
+    let reading = read(skip).unwrap().data.reading;
+    assert_eq!((reading.on_error, reading.max_errors), (OnError::Skip, Some(3)));
+    let with_fields = "data.train = '/d'\n[data.fields]\nprompt = 'q'\n[model]\nconfig = '/c'";
+    assert_eq!(read(with_fields).unwrap().data.reading.fields["prompt"], "q");
+    for text in [skip, with_fields] {
+        let config = read(text).unwrap();
+        assert_eq!(load_str(&config.to_toml().unwrap(), "again", &[]).unwrap(), config);
+    }
+    for (text, said) in [
+        ("data.prompt_template = '{a}'", "data.completion_template"),
+        ("data.text_template = 'no placeholder'", "at least one {name}"),
+        ("data.fields.promt = 'q'", "Did you mean `prompt`?"),
+        ("data.fields.prompt = 3", "a section of names (strings)"),
+        ("data.format = 'text'\ndata.text_template = '{a}'", "contradict"),
+        ("data.max_errors = 3", "set data.on_error = \"skip\""),
+        ("data.rejects = 'r'", "set data.on_error = \"skip\""),
+        ("data.on_error = 'skip'\ndata.max_errors = -1", "a whole number from 0 on"),
+        ("data.on_error = 'ignore'", "one of fail, skip"),
+        ("data.text_by = 'page'", "one of file, paragraph, line"),
+    ] {
+        let [fault] = faults(text).try_into().unwrap();
+        assert!(fault.contains(said), "{fault}");
+    }
 }

@@ -9,12 +9,12 @@ use super::choice::Choice;
 use super::error::WriteError;
 use super::merge::absolute;
 use super::raw::{
-    Field, Off, OrOff, Paths, RawConfig, RawData, RawLora, RawModel, RawSource, RawTargets,
-    RawTrain,
+    Field, Off, OrOff, Paths, RawConfig, RawData, RawLora, RawModel, RawReading, RawSource,
+    RawTargets, RawTrain,
 };
 use super::{
     DataSection, DataSource, Duration, Layout, LoraSection, LoraStart, ModelSection, ModelSource,
-    RunConfig, Targets, TrainSection, Warmup,
+    Reading, RunConfig, Targets, TrainSection, Warmup,
 };
 
 /// The raw configuration that checks as `config`.
@@ -96,7 +96,24 @@ fn raw_data(data: &DataSection) -> Result<RawData, WriteError> {
         cache_dir: data.cache_dir.as_deref().map(absolute).into(),
         shuffle: Field::Given(data.shuffle),
         date: Field::Given(data.date.clone()),
+        reading: raw_reading(&data.reading)?,
         unknown: Table::new(),
+    })
+}
+
+fn raw_reading(reading: &Reading) -> Result<RawReading, WriteError> {
+    let fields = Some(&reading.fields).filter(|fields| !fields.is_empty());
+    let limit = reading.max_errors.map(|limit| limit as u64);
+    Ok(RawReading {
+        prompt_template: reading.prompt_template.clone().into(),
+        completion_template: reading.completion_template.clone().into(),
+        system_template: reading.system_template.clone().into(),
+        text_template: reading.text_template.clone().into(),
+        text_by: name(reading.text_by),
+        on_error: name(reading.on_error),
+        max_errors: integer_or_off("data.max_errors", limit)?,
+        rejects: reading.rejects.as_deref().map(absolute).into(),
+        fields: fields.cloned().into(),
     })
 }
 

@@ -20,6 +20,7 @@ impl Check {
         if format.is_empty() {
             self.out_of_range("data.format", "the name of a format", "\"\"", &default.format);
         }
+        let reading = self.reading(raw.reading, &format);
         let shuffle = self.given("data.shuffle", raw.shuffle).unwrap_or(default.shuffle);
         let layout = self.layout(raw.packing, raw.group_by_length, shuffle);
         DataSection {
@@ -32,6 +33,7 @@ impl Check {
             shuffle,
             date: self.date(raw.date).unwrap_or(default.date),
             cache_dir: self.path("data.cache_dir", raw.cache_dir),
+            reading,
         }
     }
 

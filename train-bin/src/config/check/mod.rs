@@ -4,6 +4,7 @@ mod data;
 mod fields;
 mod lora;
 mod model;
+mod reading;
 mod train;
 
 use std::collections::BTreeMap;

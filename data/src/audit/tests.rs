@@ -1,0 +1,114 @@
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+
+use super::*;
+use crate::tokenizer::TextTokenizer;
+
+fn tokenizer() -> TextTokenizer {
+    TextTokenizer::from_dir(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets")).unwrap()
+}
+
+fn audited(lines: &[&str], tokenizer: &TextTokenizer, options: &AuditOptions) -> AuditReport {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.jsonl");
+    fs::write(&path, lines.join("\n")).unwrap();
+    audit(&[path], &ReadOptions::default(), tokenizer, options).unwrap()
+}
+
+/// The findings with their counts, and the lines on which they stand first.
+fn found(report: &AuditReport) -> Vec<(&'static str, Vec<usize>)> {
+    let line = |place: &String| {
+        place.split(' ').next().unwrap().rsplit(':').next().unwrap().parse::<usize>().unwrap()
+    };
+    let some = report.findings.iter().filter(|count| count.rows > 0);
+    some.map(|count| {
+        assert_eq!(count.rows as usize, count.first.len());
+        (count.finding, count.first.iter().map(line).collect())
+    })
+    .collect()
+}
+
+#[test]
+fn each_finding_is_found_on_its_line_and_on_no_other() {
+    let many = "This sentence is there to make the answer longer than the limit. ".repeat(12);
+    let long = format!(r#"{{"question": "Tell me all.", "answer": "{many}"}}"#);
+    let lines = [
+        r#"{"question": "What is it?", "answer": "It is a stone that lies in the garden behind the house of my aunt."}"#,
+        r#"{"question": "#,
+        r#"{"messages": [{"role": "user", "content": "Nobody answers me."}]}"#,
+        &long,
+        r#"{"question": "Say the token.", "answer": "It is <|im_end|> here."}"#,
+        r#"{"question": "Say nothing.", "answer": " "}"#,
+        r#"{"question": "What is it?", "answer": "It is a stone that lies in the garden behind the house of my aunt."}"#,
+        r#"{"question": "What is it?", "answer": "It is a stone that lies in the garden behind the house of my uncle."}"#,
+        r#"{"question": "Explain it.", "answer": "First you go. Then you have to turn around and look at the"}"#,
+        r#"{"question": "Markup?", "answer": "<p>Yes, that is it.</p>"}"#,
+        r#"{"question": "Where?", "answer": "http://a.example/b and http://c.example/d."}"#,
+        r#"{"question": "Caf\u00c3\u00a9?", "answer": "They serve coffee there."}"#,
+    ];
+    let example =
+        ExampleOptions { max_length: NonZeroUsize::new(120), ..ExampleOptions::default() };
+    // Of short texts a changed word changes much.
+    let options = AuditOptions { example, near: Some(0.7), show: 2, ..AuditOptions::default() };
+    let report = audited(&lines, &tokenizer(), &options);
+    let expected = [
+        ("unreadable", vec![2]),
+        ("unusable", vec![3]),
+        ("truncated", vec![4]),
+        ("special-tokens", vec![5]),
+        ("empty", vec![6]),
+        ("exact-duplicate", vec![7]),
+        ("near-duplicate", vec![8]),
+        ("cut-off", vec![9]),
+        ("html", vec![10]),
+        ("urls", vec![11]),
+        ("mojibake", vec![12]),
+    ];
+    let mut of = found(&report);
+    of.retain(|(name, _)| *name != "too-short");
+    assert_eq!(of, expected);
+    assert_eq!((report.rows, report.examples, report.shown.len()), (12, 10, 2));
+    assert_eq!((report.kinds["question"].rows, report.kinds.len()), (10, 1));
+    assert_eq!(report.faults.len(), 2);
+    assert!(report.lengths.max > 120 && report.tokens == report.kinds["question"].tokens);
+    let failed: Vec<String> =
+        report.failures(&FailOn::DEFAULT).iter().map(ToString::to_string).collect();
+    assert_eq!(failed, ["unreadable", "unusable"]);
+    let json = serde_json::to_value(&report).unwrap();
+    assert_eq!(json["findings"][2]["finding"], "truncated");
+}
+
+#[test]
+fn what_the_tokens_show() {
+    // A template whose turns end in a mark that ends no generation, and a text that begins with the mark of texts.
+    let template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}\
+        {% if add_generation_prompt %}[assistant]{% endif %}";
+    let plain = tokenizer().with_chat_template(template).unwrap();
+    let bos = plain.id_to_token(plain.bos_id().unwrap_or_default()).unwrap();
+    let text = format!(r#"{{"text": "{bos}{bos}once more there was a house."}}"#);
+    let lines = [r#"{"question": "Why?", "answer": "Because it is so."}"#, &text];
+    let report = audited(&lines, &plain, &AuditOptions::default());
+    let of = found(&report);
+    assert!(of.contains(&("without-end-mark", vec![1])), "{of:?}");
+    assert_eq!(of.contains(&("doubled-bos", vec![2])), plain.bos_id().is_some(), "{of:?}");
+    // Cut before the answer begins: nothing is left to train.
+    let example = ExampleOptions { max_length: NonZeroUsize::new(3), ..ExampleOptions::default() };
+    let options = AuditOptions { example, ..AuditOptions::default() };
+    let report = audited(&lines[..1], &plain, &options);
+    let of = found(&report);
+    assert!(
+        of.contains(&("all-masked", vec![1])) && of.contains(&("truncated", vec![1])),
+        "{of:?}"
+    );
+    assert!(report.lengths.max > 3 && report.tokens == 3);
+}
+
+#[test]
+fn no_rows_are_an_error() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("x.jsonl");
+    fs::write(&path, "\n").unwrap();
+    let result = audit(&[path], &ReadOptions::default(), &tokenizer(), &AuditOptions::default());
+    assert!(result.unwrap_err().to_string().contains("no rows"));
+}

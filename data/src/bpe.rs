@@ -1,0 +1,206 @@
+//! Training a tokenizer: byte-level byte-pair encoding, as GPT-2 and Llama 3 have it.
+
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::sync_channel;
+use std::thread;
+
+use serde::Serialize;
+use serde_json::json;
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, Tokenizer};
+
+use crate::error::DataError;
+use crate::files::{CHAT_TEMPLATE, CONFIG, TOKENIZER};
+use crate::near::Part;
+use crate::output::write_whole;
+use crate::source::{ReadOptions, Rejects, for_each_batch};
+
+/// How a tokenizer is trained.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct BpeOptions {
+    /// Tokens in all, special ones among them: at least 256 and those.
+    pub vocab_size: usize,
+    /// A pair that occurs less often is not merged.
+    pub min_frequency: u64,
+    /// Special tokens beside `<|endoftext|>`, `<|im_start|>` and `<|im_end|>`.
+    pub special_tokens: Vec<String>,
+    /// Longest text in tokens that the configuration names.
+    pub model_max_length: usize,
+}
+
+impl Default for BpeOptions {
+    fn default() -> Self {
+        Self {
+            vocab_size: 32_000,
+            min_frequency: 2,
+            special_tokens: Vec::new(),
+            model_max_length: 2048,
+        }
+    }
+}
+
+/// What was trained.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct BpeReport {
+    /// Rows that were read.
+    pub rows: u64,
+    /// Their bytes of text.
+    pub bytes: u64,
+    /// Tokens, special ones among them.
+    pub vocab_size: usize,
+}
+
+const END_OF_TEXT: &str = "<|endoftext|>";
+const OPEN: &str = "<|im_start|>";
+const CLOSE: &str = "<|im_end|>";
+
+/// ChatML, with what is trained marked.
+const TEMPLATE: &str = "\
+{%- for message in messages -%}
+    {{- '<|im_start|>' + message['role'] + '\\n' -}}
+    {%- if message['role'] == 'assistant' -%}
+        {%- generation -%}
+            {{- message['content'] + '<|im_end|>' -}}
+        {%- endgeneration -%}
+        {{- '\\n' -}}
+    {%- else -%}
+        {{- message['content'] + '<|im_end|>\\n' -}}
+    {%- endif -%}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+    {{- '<|im_start|>assistant\\n' -}}
+{%- endif -%}
+";
+
+/// Trains on all texts of the rows and writes `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`
+/// (ChatML), which transformers loads too. The texts are streamed; what is kept is the count of each word.
+///
+/// # Errors
+/// A file that cannot be opened or written; more rows at fault than `rejects` takes; no text; a vocabulary too small.
+pub fn train_tokenizer(
+    files: &[PathBuf],
+    read: &ReadOptions,
+    options: &BpeOptions,
+    mut rejects: Rejects,
+    out: &Path,
+) -> Result<BpeReport, DataError> {
+    let mut names = vec![END_OF_TEXT.to_owned(), OPEN.to_owned(), CLOSE.to_owned()];
+    names.extend(options.special_tokens.iter().filter(|name| !name.is_empty()).cloned());
+    names.dedup();
+    if options.vocab_size < 256 + names.len() {
+        return Err(DataError::Setting {
+            key: "vocab-size".into(),
+            expected: format!("at least {}: the bytes and the special tokens", 256 + names.len()),
+            found: options.vocab_size.to_string(),
+            nearest: None,
+        });
+    }
+    let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
+    alphabet.sort_unstable();
+    let trainer = BpeTrainerBuilder::new()
+        .show_progress(false)
+        .vocab_size(options.vocab_size)
+        .min_frequency(options.min_frequency)
+        .initial_alphabet(alphabet.into_iter().collect())
+        .special_tokens(names.iter().map(|name| AddedToken::from(name.as_str(), true)).collect())
+        .build();
+    let mut tokenizer = Tokenizer::new(BPE::default());
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, false, true)));
+    tokenizer.with_decoder(Some(ByteLevel::new(false, false, true)));
+
+    let mut report = BpeReport { rows: 0, bytes: 0, vocab_size: 0 };
+    let (send, receive) = sync_channel::<String>(1024);
+    let trained = thread::scope(|scope| {
+        let training = scope.spawn(move || {
+            let mut trainer = TrainerWrapper::from(trainer);
+            let trained = tokenizer.train(&mut trainer, receive.into_iter()).map(|_| ());
+            (trained.map_err(|error| error.to_string()), tokenizer)
+        });
+        let read = for_each_batch(files, read, |batch| {
+            for row in batch {
+                match row {
+                    Err(fault) => rejects.take(fault)?,
+                    Ok((row, _, _)) => {
+                        report.rows += 1;
+                        for (_, text) in Part::Row.texts(&row.row) {
+                            report.bytes += text.len() as u64;
+                            // The trainer is gone only if it failed, which is told below.
+                            let _ = send.send(text.to_owned());
+                        }
+                    }
+                }
+            }
+            Ok::<_, DataError>(())
+        });
+        drop(send);
+        let trained = training.join().map_err(|_| "the training broke off".to_owned());
+        read.map(|()| trained)
+    })?;
+    rejects.finish()?;
+    if report.bytes == 0 {
+        return Err(DataError::NothingToTrain("there is no text. Check the data files".into()));
+    }
+    let (result, tokenizer) = trained.map_err(DataError::Tokenizer)?;
+    result.map_err(DataError::Tokenizer)?;
+    report.vocab_size = tokenizer.get_vocab_size(true);
+    let json =
+        tokenizer.to_string(true).map_err(|error| DataError::Tokenizer(error.to_string()))?;
+    write_whole(&out.join(TOKENIZER), json.as_bytes())?;
+    let config = json!({
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": null,
+        "eos_token": CLOSE,
+        "pad_token": END_OF_TEXT,
+        "additional_special_tokens": names,
+        "clean_up_tokenization_spaces": false,
+        "model_max_length": options.model_max_length,
+    });
+    let config = serde_json::to_string_pretty(&config).unwrap_or_default();
+    write_whole(&out.join(CONFIG), config.as_bytes())?;
+    write_whole(&out.join(CHAT_TEMPLATE), TEMPLATE.as_bytes())?;
+    Ok(report)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::row::Message;
+    use crate::source::OnError;
+    use crate::tokenizer::TextTokenizer;
+
+    #[test]
+    fn a_trained_tokenizer_loads_round_trips_and_is_the_same_each_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets");
+        let files = [assets.join("world.txt"), assets.join("train.jsonl")];
+        let options = BpeOptions { vocab_size: 600, ..BpeOptions::default() };
+        let train = |name: &str| {
+            let rejects = Rejects::new(OnError::Fail, None).unwrap();
+            let out = dir.path().join(name);
+            let read = ReadOptions::default();
+            (train_tokenizer(&files, &read, &options, rejects, &out).unwrap(), out)
+        };
+        let (report, out) = train("a");
+        assert_eq!(report.vocab_size, 600);
+        let [a, b] = ["a", "b"].map(|name| {
+            let (_, out) = train(name);
+            std::fs::read(out.join(TOKENIZER)).unwrap()
+        });
+        assert!(a == b);
+        let tokenizer = TextTokenizer::from_dir(&out).unwrap();
+        let text = "The smith said: «Ünïcode, 漢字 and 😀\n\ttabs» <|im_end|>";
+        let ids = tokenizer.encode(text).unwrap();
+        assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
+        assert_eq!(tokenizer.eos_id(), tokenizer.token_to_id(CLOSE));
+        let messages = [Message::new("user", "a"), Message::new("assistant", "b")];
+        let rendered = tokenizer.render_trained(&messages, None, None).unwrap();
+        assert_eq!(&rendered.text[rendered.trained[0].clone()], "b<|im_end|>");
+        let ids = tokenizer.encode("The smith").unwrap();
+        assert!(ids.len() < 6, "nothing was merged: {ids:?}");
+        let options = BpeOptions { vocab_size: 100, ..options };
+        let rejects = Rejects::new(OnError::Fail, None).unwrap();
+        assert!(train_tokenizer(&files, &ReadOptions::default(), &options, rejects, &out).is_err());
+    }
+}

@@ -1,0 +1,104 @@
+//! The part of a row that is compared.
+
+use std::str::FromStr;
+
+use xxhash_rust::xxh3::Xxh3;
+
+use crate::error::{DataError, nearest};
+use crate::row::Row;
+
+/// The part of a row by which it is compared with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Part {
+    /// All of it.
+    #[default]
+    Row,
+    /// What is given: prompt, system's, user's and tools' messages; of plain text, all.
+    Prompt,
+    /// What is learned: completion, assistant's messages; of plain text, all.
+    Answer,
+}
+
+const NAMES: [&str; 3] = ["row", "prompt", "answer"];
+
+impl FromStr for Part {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        Ok(match name {
+            "row" => Self::Row,
+            "prompt" => Self::Prompt,
+            "answer" => Self::Answer,
+            _ => {
+                return Err(DataError::Setting {
+                    key: "part".into(),
+                    expected: NAMES.join(", "),
+                    found: name.to_owned(),
+                    nearest: nearest(name, NAMES),
+                });
+            }
+        })
+    }
+}
+
+impl Part {
+    /// The part's texts, each with the role that says it.
+    pub(crate) fn texts<'a>(self, row: &'a Row) -> Vec<(&'a str, &'a str)> {
+        let all: Vec<(&str, &str)> = match row {
+            Row::Text(text) => return vec![("text", text)],
+            Row::Completion { prompt, completion } => {
+                vec![("user", prompt), ("assistant", completion)]
+            }
+            Row::Chat { messages, .. } => messages
+                .iter()
+                .map(|message| (message.role.as_str(), message.content.as_str()))
+                .collect(),
+        };
+        match self {
+            Self::Row => all,
+            Self::Prompt => all.into_iter().filter(|(role, _)| *role != "assistant").collect(),
+            Self::Answer => all.into_iter().filter(|(role, _)| *role == "assistant").collect(),
+        }
+    }
+
+    /// The part's texts, one after another.
+    pub(crate) fn text(self, row: &Row) -> String {
+        let texts = self.texts(row);
+        let mut text = String::with_capacity(texts.iter().map(|(_, text)| text.len() + 1).sum());
+        for (_, piece) in texts {
+            text.push_str(piece);
+            text.push('\n');
+        }
+        text
+    }
+
+    /// 128 bits of the part's roles, texts and, as they belong to it, calls of tools.
+    pub(crate) fn hash(self, row: &Row) -> [u64; 2] {
+        let mut hasher = Xxh3::new();
+        let mut field = |text: &str| {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        };
+        for (role, text) in self.texts(row) {
+            field(role);
+            field(text);
+        }
+        if let Row::Chat { messages, tools } = row {
+            for message in messages.iter().filter(|message| !message.extra.is_empty()) {
+                let own = match self {
+                    Self::Row => true,
+                    Self::Prompt => message.role != "assistant",
+                    Self::Answer => message.role == "assistant",
+                };
+                if own {
+                    field(&serde_json::Value::Object(message.extra.clone()).to_string());
+                }
+            }
+            if let Some(tools) = tools.as_ref().filter(|_| self != Self::Answer) {
+                field(&tools.to_string());
+            }
+        }
+        let hash = hasher.digest128();
+        [(hash >> 64) as u64, hash as u64]
+    }
+}

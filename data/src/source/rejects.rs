@@ -1,0 +1,93 @@
+//! What becomes of rows at fault: they end the reading, or are skipped, counted and written down.
+
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::error::{DataError, Fault, Faults};
+use crate::output::LineWriter;
+
+/// What a row at fault does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum OnError {
+    /// It is an error; all are found first.
+    #[default]
+    Fail,
+    /// It is skipped, up to a limit.
+    Skip {
+        /// Rows that may be skipped; `None`: any number.
+        limit: Option<usize>,
+    },
+}
+
+/// Takes the rows at fault.
+#[derive(Debug)]
+pub struct Rejects {
+    on_error: OnError,
+    faults: Faults,
+    file: Option<LineWriter>,
+}
+
+impl Rejects {
+    /// Takes faults as `on_error` says; with `file`, skipped ones are written there as JSON Lines of `file`, `line`,
+    /// `reason` and `row`.
+    ///
+    /// # Errors
+    /// A file that cannot be written.
+    pub fn new(on_error: OnError, file: Option<&Path>) -> Result<Self, DataError> {
+        let file = file.map(LineWriter::create).transpose()?;
+        Ok(Self { on_error, faults: Faults::default(), file })
+    }
+
+    /// Takes a fault.
+    ///
+    /// # Errors
+    /// More faults than the limit, or one that ends the file: rows were lost that nobody has seen.
+    pub fn take(&mut self, fault: Fault) -> Result<(), DataError> {
+        if let Some(file) = &mut self.file {
+            file.value(&reject(
+                &fault.source_row,
+                &fault.cause.to_string(),
+                fault.text.as_deref(),
+            ))?;
+        }
+        if fault.ends_file() && self.on_error != OnError::Fail {
+            return Err(DataError::Faults(Faults { told: vec![fault], untold: 0 }));
+        }
+        self.faults.push_fault(fault);
+        match self.on_error {
+            OnError::Fail => Ok(()),
+            OnError::Skip { limit: Some(limit) } if self.faults.count() > limit => {
+                Err(DataError::TooManyFaults { limit, faults: std::mem::take(&mut self.faults) })
+            }
+            OnError::Skip { .. } => Ok(()),
+        }
+    }
+
+    /// What was skipped, after the last row.
+    ///
+    /// # Errors
+    /// All faults, unless they may be skipped; a file that cannot be written.
+    pub fn finish(self) -> Result<Faults, DataError> {
+        if let Some(file) = self.file {
+            file.commit()?;
+        }
+        match self.on_error {
+            OnError::Fail if !self.faults.is_empty() => Err(DataError::Faults(self.faults)),
+            _ => Ok(self.faults),
+        }
+    }
+}
+
+/// A line of a file of rejects: the row as JSON if it is that, else as a string.
+pub(crate) fn reject(source: &crate::row::Source, reason: &str, row: Option<&str>) -> Value {
+    let row = row.map(|text| {
+        serde_json::from_str::<Value>(text).unwrap_or_else(|_| Value::String(text.to_owned()))
+    });
+    json!({
+        "file": source.file.to_string_lossy(),
+        "line": source.line,
+        "reason": reason,
+        "row": row,
+    })
+}

@@ -1,0 +1,218 @@
+//! The leak check: which rows to evaluate on are, nearly, among those to learn from.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::error::DataError;
+use crate::near::Part;
+use crate::source::{Read, ReadOptions, Rejects, for_each_batch};
+use crate::text::words::ngrams;
+
+/// How leaks are looked for.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LeakOptions {
+    /// Cosine from which a row counts as leaked, 0 < c ≤ 1.
+    pub threshold: f64,
+    /// Words of the sequences that are counted.
+    pub ngram: usize,
+    /// The part of the rows that is compared.
+    pub part: Part,
+}
+
+impl Default for LeakOptions {
+    fn default() -> Self {
+        Self { threshold: 0.8, ngram: 3, part: Part::Row }
+    }
+}
+
+/// What leaked.
+#[derive(Debug, Clone, Serialize)]
+pub struct LeakReport {
+    /// Rows to learn from.
+    pub train: u64,
+    /// Rows to evaluate on.
+    pub eval: u64,
+    /// Rows to evaluate on whose nearest row to learn from is at or above the threshold.
+    pub leaked: u64,
+    /// `leaked / eval`
+    pub share: f64,
+    /// The mean cosine of a row with its nearest.
+    pub mean_nearest: f64,
+    /// The pairs, in the order of the rows to evaluate on.
+    pub pairs: Vec<LeakPair>,
+}
+
+/// A row to evaluate on and the nearest one to learn from.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct LeakPair {
+    /// Where the row to evaluate on stands.
+    pub eval: String,
+    /// Where the nearest to learn from stands.
+    pub train: String,
+    /// The cosine of the counts of their n-grams of words.
+    pub cosine: f64,
+}
+
+/// Finds for each row of `eval` the nearest row of `train`, exactly. The rows to evaluate on are in memory as counts
+/// of n-grams; those to learn from are streamed.
+///
+/// # Errors
+/// A file that cannot be opened; more rows at fault than `rejects` takes; no row on one side.
+pub fn leaks(
+    train: &[PathBuf],
+    eval: &[PathBuf],
+    read: &ReadOptions,
+    options: &LeakOptions,
+    mut rejects: Rejects,
+) -> Result<LeakReport, DataError> {
+    let mut index = Index::default();
+    for_each_batch(eval, read, |batch| {
+        for (place, counts) in vectors(batch, options, &mut rejects)? {
+            index.push(place, &counts);
+        }
+        Ok::<_, DataError>(())
+    })?;
+    let mut nearest: Vec<Nearest> = vec![None; index.places.len()];
+    let mut rows = 0;
+    for_each_batch(train, read, |batch| {
+        let vectors = vectors(batch, options, &mut rejects)?;
+        rows += vectors.len() as u64;
+        // Each thread takes the nearest of its own rows; then the nearest of those, in the order of the rows.
+        let share = vectors.len().div_ceil(rayon::current_num_threads()).max(1);
+        let found: Vec<Vec<(u32, f32, usize)>> = vectors
+            .par_chunks(share)
+            .enumerate()
+            .map(|(chunk, rows)| index.nearer(rows, chunk * share, &nearest))
+            .collect();
+        for (eval, cosine, at) in found.into_iter().flatten() {
+            let best = &mut nearest[eval as usize];
+            if best.as_ref().is_none_or(|(known, _)| cosine > *known) {
+                *best = Some((cosine, vectors[at].0.clone()));
+            }
+        }
+        Ok::<_, DataError>(())
+    })?;
+    rejects.finish()?;
+    let eval = index.places.len() as u64;
+    if rows == 0 || eval == 0 {
+        let side = if rows == 0 { "learn from" } else { "evaluate on" };
+        return Err(DataError::NothingToTrain(format!("there is no row to {side}")));
+    }
+    let cosines = nearest.iter().map(|best| best.as_ref().map_or(0.0, |(c, _)| f64::from(*c)));
+    let mean_nearest = cosines.sum::<f64>() / eval as f64;
+    // Sums of single precision may miss 1 by a hair.
+    let threshold = options.threshold - 1e-5;
+    let pairs: Vec<LeakPair> = index
+        .places
+        .into_iter()
+        .zip(nearest)
+        .filter_map(|(eval, best)| {
+            let (cosine, train) = best.filter(|(cosine, _)| f64::from(*cosine) >= threshold)?;
+            Some(LeakPair { eval, train, cosine: f64::from(cosine).min(1.0) })
+        })
+        .collect();
+    let leaked = pairs.len() as u64;
+    Ok(LeakReport {
+        train: rows,
+        eval,
+        leaked,
+        share: leaked as f64 / eval as f64,
+        mean_nearest,
+        pairs,
+    })
+}
+
+type Nearest = Option<(f32, String)>;
+
+/// Shares of n-grams in a vector of length 1, by their hash.
+type Counts = Vec<(u64, f32)>;
+
+/// The vectors of a batch, with the rows' places.
+fn vectors(
+    batch: Vec<Read>,
+    options: &LeakOptions,
+    rejects: &mut Rejects,
+) -> Result<Vec<(String, Counts)>, DataError> {
+    let made: Vec<_> = batch
+        .into_par_iter()
+        .map(|row| {
+            row.map(|(row, _, _)| {
+                let counts = counts(&options.part.text(&row.row), options.ngram);
+                (row.source.to_string(), counts)
+            })
+        })
+        .collect();
+    let mut vectors = Vec::with_capacity(made.len());
+    for row in made {
+        match row {
+            Ok(row) => vectors.push(row),
+            Err(fault) => rejects.take(fault)?,
+        }
+    }
+    Ok(vectors)
+}
+
+fn counts(text: &str, n: usize) -> Counts {
+    let mut grams = ngrams(text, n);
+    grams.sort_unstable();
+    let counts: Counts =
+        grams.chunk_by(|a, b| a == b).map(|alike| (alike[0], alike.len() as f32)).collect();
+    let length = counts.iter().map(|(_, count)| count * count).sum::<f32>().sqrt();
+    counts.into_iter().map(|(gram, count)| (gram, count / length)).collect()
+}
+
+/// The rows to evaluate on, by n-gram.
+#[derive(Default)]
+struct Index {
+    places: Vec<String>,
+    rows: HashMap<u64, Vec<(u32, f32)>>,
+}
+
+impl Index {
+    fn push(&mut self, place: String, counts: &Counts) {
+        let Ok(row) = u32::try_from(self.places.len()) else { return };
+        self.places.push(place);
+        for (gram, share) in counts {
+            self.rows.entry(*gram).or_default().push((row, *share));
+        }
+    }
+
+    /// For rows that begin at `first` in their batch: (row to evaluate on, cosine, row in the batch) where it is nearer
+    /// than what is known, the nearest for each.
+    fn nearer(
+        &self,
+        rows: &[(String, Counts)],
+        first: usize,
+        known: &[Nearest],
+    ) -> Vec<(u32, f32, usize)> {
+        let mut scores = vec![0.0_f32; self.places.len()];
+        let mut best: HashMap<u32, (f32, usize)> = HashMap::new();
+        let mut touched: Vec<u32> = Vec::new();
+        for (at, (_, counts)) in rows.iter().enumerate() {
+            for (gram, share) in counts {
+                for (eval, own) in self.rows.get(gram).into_iter().flatten() {
+                    let score = &mut scores[*eval as usize];
+                    if *score == 0.0 {
+                        touched.push(*eval);
+                    }
+                    *score += share * own;
+                }
+            }
+            for eval in touched.drain(..) {
+                let cosine = std::mem::take(&mut scores[eval as usize]);
+                let known = known[eval as usize].as_ref().map_or(0.0, |(known, _)| *known);
+                let own = best.get(&eval).map_or(known, |(own, _)| *own);
+                if cosine > own {
+                    best.insert(eval, (cosine, first + at));
+                }
+            }
+        }
+        let mut found: Vec<(u32, f32, usize)> =
+            best.into_iter().map(|(eval, (cosine, at))| (eval, cosine, at)).collect();
+        found.sort_unstable_by_key(|(eval, _, at)| (*eval, *at));
+        found
+    }
+}

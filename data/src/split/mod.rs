@@ -1,0 +1,108 @@
+//! Parting rows into those to learn from and those to evaluate on, without letting one leak into the other.
+
+mod assign;
+mod leak;
+mod mask;
+
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+pub use assign::{EvalSize, SplitBy};
+pub use leak::{LeakOptions, LeakPair, LeakReport, leaks};
+pub use mask::{EntityKind, MaskOptions, MaskReport, mask};
+
+use crate::error::{DataError, Fault};
+use crate::output::LineWriter;
+use crate::source::{ReadOptions, ReadRow, Rejects, for_each_batch};
+use assign::Keys;
+
+/// What was written.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct SplitReport {
+    /// Rows that were read and could be parted.
+    pub rows: u64,
+    /// Rows to learn from.
+    pub train: u64,
+    /// Rows to evaluate on.
+    pub eval: u64,
+    /// Rows at fault that were skipped.
+    pub skipped: u64,
+}
+
+/// Parts the rows of files into two files of JSON Lines, in their order and as they are. Read twice: first what they
+/// are parted by (nothing, eight bytes a row, or some bytes a group), then the rows.
+///
+/// # Errors
+/// A file that cannot be opened or written; more rows at fault than `rejects` takes, those without the field among
+/// them; a size that leaves a side empty.
+pub fn split(
+    files: &[PathBuf],
+    read: &ReadOptions,
+    by: &SplitBy,
+    size: &EvalSize,
+    mut rejects: Rejects,
+    [train, eval]: [&Path; 2],
+) -> Result<SplitReport, DataError> {
+    let mut keys = Keys::new(by);
+    let mut rows = 0;
+    for_each_batch(files, read, |batch| {
+        for row in batch {
+            match row.and_then(|row| with_key(row, |value| keys.take(value))) {
+                Ok(_) => rows += 1,
+                Err(fault) => rejects.take(fault)?,
+            }
+        }
+        Ok::<_, DataError>(())
+    })?;
+    let skipped = rejects.finish()?.count() as u64;
+    if rows == 0 {
+        return Err(DataError::NothingToTrain("there are no rows. Check the data files".into()));
+    }
+    let mut assign = keys.assign(size, rows)?;
+    let [mut to_train, mut to_eval] = [LineWriter::create(train)?, LineWriter::create(eval)?];
+    for_each_batch(files, read, |batch| {
+        for row in batch {
+            let mut held = false;
+            let keyed = row.and_then(|row| {
+                with_key(row, |value| {
+                    held = assign.is_held(value)?;
+                    Ok(())
+                })
+            });
+            // Those at fault were told in the first pass.
+            if let Ok((_, _, record)) = keyed {
+                let to = if held { &mut to_eval } else { &mut to_train };
+                to.line(&record.json_line())?;
+            }
+        }
+        Ok::<_, DataError>(())
+    })?;
+    let report = SplitReport { rows, train: to_train.lines(), eval: to_eval.lines(), skipped };
+    if report.train == 0 || report.eval == 0 {
+        let side = if report.train == 0 { "learn from" } else { "evaluate on" };
+        return Err(DataError::NothingToTrain(format!(
+            "the split leaves no row to {side}. Choose another size or field"
+        )));
+    }
+    to_train.commit()?;
+    to_eval.commit()?;
+    Ok(report)
+}
+
+fn with_key(
+    row: ReadRow,
+    key: impl FnOnce(&serde_json::Value) -> Result<(), crate::error::RowError>,
+) -> Result<ReadRow, Fault> {
+    match key(&row.2.value) {
+        Ok(()) => Ok(row),
+        Err(cause) => Err(Fault {
+            source_row: row.2.source.clone(),
+            cause,
+            text: Some(row.2.json_line().into()),
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! `emberlm data …` and the configuration of what is read.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::support::{CONVERSATION, Place, stderr};
+
+/// Distinct rows: a question, its answer, an author and a day.
+fn rows(count: usize) -> String {
+    let word = |n: usize| ["iron", "copper", "silver", "gold", "tin", "lead", "zinc"][n % 7];
+    (0..count)
+        .map(|n| {
+            let row = json!({
+                "q": format!("How many bars of {} lie in room {n}?", word(n)),
+                "a": format!("In room {n} there are {} bars of {}, as Anna Miller told me.", n * 31 + 7, word(n)),
+                "author": format!("author {}", n % 5),
+                "day": format!("2024-01-{:02}", 1 + n % 28),
+            });
+            format!("{row}\n")
+        })
+        .collect()
+}
+
+const FIELDS: &str = "--field question=q --field answer=a";
+
+fn lines(place: &Place, name: &str) -> Vec<Value> {
+    place.read(name).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+}
+
+#[test]
+fn check_prints_one_object_and_its_exit_code_is_a_verdict() {
+    let place = Place::new();
+    let report = place.json("data check rows.jsonl --model model --json");
+    assert_eq!((&report["rows"], &report["passed"]), (&json!(1), &json!(true)));
+    assert_eq!(report["kinds"]["messages"]["rows"], 1);
+    let preview = report["preview"][0].as_str().unwrap();
+    assert!(preview.contains("⟦About 1200."), "{preview}");
+
+    place.write("rows.jsonl", format!("{CONVERSATION}\n{CONVERSATION}\n{{oops\n"));
+    let output = place.run("data check rows.jsonl --model model");
+    let told = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("failed on unreadable (1 rows)"), "{told}");
+    assert!(told.contains("rows.jsonl:3: column 2: not JSON"), "{told}");
+    place.succeed("data check rows.jsonl --model model --fail-on exact-duplicate=1");
+    let output = place.run("data check rows.jsonl --model model --fail-on exact-duplicate");
+    assert_eq!(output.status.code(), Some(1));
+    let output = place.run("data check rows.jsonl --model model --fail-on nonsense");
+    assert_eq!(output.status.code(), Some(2));
+    let output = place.run("data check none/*.jsonl --model model");
+    assert!(stderr(&output).contains("nothing matches the pattern"), "{}", stderr(&output));
+}
+
+#[test]
+fn clean_split_leak_and_mask_work_on_each_others_files() {
+    let place = Place::new();
+    place.write("all.jsonl", rows(60) + &rows(3) + "{broken\n");
+    let clean = format!("data clean all.jsonl {FIELDS} --out clean/kept.jsonl --keep-near --json");
+    let report = place.json(&clean);
+    assert_eq!((&report["rows"], &report["kept"]), (&json!(64), &json!(60)));
+    assert_eq!(place.read("clean/kept.jsonl"), rows(60));
+    let rejects = lines(&place, "clean/kept.rejects.jsonl");
+    assert_eq!(rejects.len(), 4);
+    assert_eq!((&rejects[3]["rule"], &rejects[3]["line"]), (&json!("unreadable"), &json!(64)));
+    let written: Value = serde_json::from_str(&place.read("clean/kept.report.json")).unwrap();
+    assert_eq!(written["rejected"], 4);
+
+    let kept = "clean/kept.jsonl";
+    for (flags, held) in [("--eval 10% --seed 3", 6), ("--eval 12 --group author", 12)] {
+        let report = place.json(&format!("data split {kept} {FIELDS} --out parts {flags} --json"));
+        assert_eq!((&report["train"], &report["eval"]), (&json!(60 - held), &json!(held)));
+        assert_eq!(report["leaks"]["eval"], held);
+        assert_eq!(lines(&place, "parts/eval.jsonl").len(), held);
+    }
+    place.json(&format!(
+        "data split {kept} {FIELDS} --out late --time day --from 2024-01-20 --json"
+    ));
+    assert!(
+        lines(&place, "late/train.jsonl")
+            .iter()
+            .all(|row| row["day"].as_str() < Some("2024-01-20"))
+    );
+
+    let output =
+        place.run(&format!("data leak --train all.jsonl --eval {kept} {FIELDS} --on-error skip"));
+    assert_eq!(output.status.code(), Some(1), "{}", stderr(&output));
+    place.succeed(&format!("data leak --train {kept} --eval {kept} {FIELDS} --allow 60"));
+
+    let report =
+        place.json(&format!("data mask {kept} {FIELDS} --out facts.jsonl --kinds name --json"));
+    assert_eq!((&report["questions"], &report["name"]), (&json!(60), &json!(60)));
+    let facts = lines(&place, "facts.jsonl");
+    assert_eq!(facts[0]["completion"], " Anna Miller");
+    assert!(facts[0]["prompt"].as_str().unwrap().ends_with("bars of iron, as"));
+}
+
+#[test]
+fn a_tokenizer_is_trained_and_checked_with() {
+    let place = Place::new();
+    place.write("all.jsonl", rows(60));
+    let report = place.json(&format!(
+        "data tokenizer all.jsonl {FIELDS} --out tok --vocab-size 320 --special <tool> --json"
+    ));
+    assert_eq!((&report["rows"], &report["vocab_size"]), (&json!(60), &json!(320)));
+    let report = place.json(&format!("data check all.jsonl {FIELDS} --model tok --json --no-near"));
+    assert_eq!((&report["examples"], &report["passed"]), (&json!(60), &json!(true)));
+    assert!(place.read("tok/tokenizer.json").contains("<tool>"));
+}
+
+#[test]
+fn a_run_reads_its_own_fields_from_a_folder_and_skips_what_is_broken() {
+    let place = Place::new();
+    fs::create_dir(place.path("data")).unwrap();
+    place.write("data/a.jsonl", rows(4) + "{broken\n");
+    place.write("data/b.csv", "q,a\nHow hot?,About 1200.\n");
+    let config = |more: &str| {
+        format!(
+            "[model]\npath = 'model'\n[lora]\n[data]\ntrain = 'data'\n{more}\n[data.fields]\nquestion = 'q'\nanswer = 'a'\n"
+        )
+    };
+    place.write("run.toml", config("on_error = 'skip'\nmax_errors = 1\nrejects = 'rejects.jsonl'"));
+    let output = place.run("train run.toml --dry-run --backend flex");
+    let told = stderr(&output);
+    assert!(output.status.success(), "{told}");
+    assert!(told.contains("skipped") && told.contains("a.jsonl:5: column 2"), "{told}");
+    assert!(told.contains("5 examples"), "{told}");
+    assert_eq!(lines(&place, "rejects.jsonl")[0]["row"], "{broken");
+
+    place.write("run.toml", config("on_error = 'skip'\nmax_errors = 0"));
+    let told = stderr(&place.run("train run.toml --dry-run --backend flex"));
+    assert!(told.contains("more than 0 rows at fault"), "{told}");
+    place.write("run.toml", config(""));
+    let told = stderr(&place.run("train run.toml --dry-run --backend flex"));
+    assert!(told.contains("a.jsonl:5: column 2: not JSON"), "{told}");
+    place.write("run.toml", config("text_template = '{q}'"));
+    let output = place.run("train run.toml --dry-run");
+    assert!(stderr(&output).contains("data.text_template"), "{}", stderr(&output));
+    assert_eq!(output.status.code(), Some(2));
+}
