@@ -64,7 +64,7 @@ pub enum Command {
     /// Quantize a model's linear layers: a folder that transformers and bitsandbytes load
     Quantize(QuantizeArgs),
     /// Look at data sets, clean, split and mask them; train tokenizers
-    Data(data::DataArgs),
+    Data(Box<data::DataArgs>),
     /// Time whole training steps on synthetic tokens
     Bench(BenchArgs),
 }

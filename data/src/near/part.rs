@@ -43,7 +43,7 @@ impl FromStr for Part {
 
 impl Part {
     /// The part's texts, each with the role that says it.
-    pub(crate) fn texts<'a>(self, row: &'a Row) -> Vec<(&'a str, &'a str)> {
+    pub(crate) fn texts(self, row: &Row) -> Vec<(&str, &str)> {
         let all: Vec<(&str, &str)> = match row {
             Row::Text(text) => return vec![("text", text)],
             Row::Completion { prompt, completion } => {

@@ -57,7 +57,7 @@ pub(super) enum Keys {
 pub(super) enum Assign {
     /// `left` of the next `rows` are held out (Knuth, "The Art of Computer Programming" vol. 2, 3.4.2, algorithm S).
     Random {
-        rng: ChaCha8Rng,
+        rng: Box<ChaCha8Rng>,
         left: u64,
         rows: u64,
     },
@@ -119,9 +119,11 @@ impl Keys {
             ));
         }
         Ok(match self {
-            Self::Random { seed } => {
-                Assign::Random { rng: ChaCha8Rng::seed_from_u64(seed), left: wanted, rows }
-            }
+            Self::Random { seed } => Assign::Random {
+                rng: Box::new(ChaCha8Rng::seed_from_u64(seed)),
+                left: wanted,
+                rows,
+            },
             Self::Times { field, mut times } => {
                 let at = (rows - wanted) as usize;
                 let (_, from, _) = times.select_nth_unstable(at);

@@ -198,25 +198,27 @@ impl<'a> Finder<'a> {
             (_, None) => return Vec::new(),
         };
         let before = before_the_answer(row);
-        let mut found: Vec<(u64, EntityKind, usize, usize)> = self
+        // Those that can be copied from the prompt last: they show least of what the model knows.
+        let mut found: Vec<(bool, u64, EntityKind, usize, usize)> = self
             .entities(answer)
             .into_iter()
             .filter(|(_, start, _)| answer[..*start].chars().count() >= self.options.context)
             .map(|(kind, start, end)| {
                 let key = format!("{source}:{start}");
-                (xxh3_64_with_seed(key.as_bytes(), self.options.seed), kind, start, end)
+                let entity = &answer[start..end];
+                let copied = before.contains(entity) || answer[..start].contains(entity);
+                (copied, xxh3_64_with_seed(key.as_bytes(), self.options.seed), kind, start, end)
             })
             .collect();
         found.sort_unstable();
         found.truncate(self.options.per_row);
-        found.sort_unstable_by_key(|(_, _, start, _)| *start);
+        found.sort_unstable_by_key(|(_, _, _, start, _)| *start);
         found
             .into_iter()
-            .map(|(_, kind, start, end)| {
+            .map(|(copied, _, kind, start, end)| {
                 let entity = &answer[start..end];
                 let lead = answer[..start].trim_end_matches(' ');
                 let prompt = format!("{before}{lead}");
-                let copied = prompt.contains(entity);
                 let value = json!({
                     "prompt": prompt,
                     "completion": &answer[lead.len()..end],
@@ -315,7 +317,7 @@ fn is_name(text: &str, start: usize, found: &str) -> bool {
     let before = text[..start].trim_end_matches([' ', '"', '“', '\'', '(', '*', '_']);
     let begins =
         before.is_empty() || before.ends_with(['.', '!', '?', ':', ';', '\n', '-', '•', '…']);
-    !NO_NAMES.contains(&found) && !(begins && !found.contains(char::is_whitespace))
+    !NO_NAMES.contains(&found) && (!begins || found.contains(char::is_whitespace))
 }
 
 fn expression(pattern: &str) -> Regex {
@@ -368,6 +370,11 @@ mod tests {
         assert_eq!((&value["completion"], &value["entity"]), (&json!(" 42"), &json!("42")));
         assert_eq!(value["masked"], "The tower in the harbour is ____ years old.");
         assert_eq!((&value["copied"], &value["line"]), (&json!(false), &json!(3)));
+        // What the prompt holds comes last.
+        let row = Row::Text("The 12 men who came here saw 12 ships and 30 boats.".into());
+        let questions = Finder::new(&options).unwrap().questions(&row, &Source::new("x", 1));
+        assert_eq!(questions[0].value["entity"], "30");
+        let row = Row::Text("The tower in the harbour is 42 years old.".into());
         // Too little stands before it.
         let options = MaskOptions { context: 40, ..options };
         let questions = Finder::new(&options).unwrap().questions(&row, &Source::new("x", 1));

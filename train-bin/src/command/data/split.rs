@@ -1,6 +1,7 @@
 //! `emberlm data split`.
 
 use std::process::ExitCode;
+use std::slice::from_ref;
 
 use anyhow::Result;
 use emberlm::cli::data::{Size, SplitArgs};
@@ -34,7 +35,7 @@ pub(super) fn run(args: &SplitArgs) -> Result<ExitCode> {
         // The rows are those that could be read, one object a line.
         let takes = Rejects::new(OnError::Fail, None)?;
         let search = leak::search(&args.leak);
-        let found = leaks(&[train.clone()], &[eval.clone()], &read, &search, takes)?;
+        let found = leaks(from_ref(&train), from_ref(&eval), &read, &search, takes)?;
         leak::write_pairs(&found, &pairs)?;
         Some(found)
     };
