@@ -71,7 +71,11 @@ impl Data {
         let understood = format!("{} {:?}", section.format, section.reading);
         let in_memory = |rows: Vec<SourcedRow>| Dataset::build(rows, tokenizer, &options);
         let mut of_files = |files: &[PathBuf]| match &section.cache_dir {
-            None => in_memory(read_all_rows(files, &read, &mut rejects)?),
+            None => {
+                let rows = read_all_rows(files, &read, &mut rejects)?;
+                rejects.so_far()?;
+                in_memory(rows)
+            }
             Some(folder) => {
                 let files = &data_files(files)?;
                 let reading = &understood;
@@ -121,7 +125,9 @@ fn read_into(
             }
         }
         sink(rows)
-    })
+    })?;
+    // Before the sink's owner takes what it has for the whole.
+    rejects.so_far()
 }
 
 fn drawn(sources: &[MixtureSource], data: &Dataset) -> Vec<Drawn> {

@@ -64,6 +64,17 @@ impl Rejects {
         }
     }
 
+    /// Whether reading may go on to what needs all rows, between two lists of files.
+    ///
+    /// # Errors
+    /// All faults so far, unless they may be skipped.
+    pub fn so_far(&mut self) -> Result<(), DataError> {
+        if self.on_error == OnError::Fail && !self.faults.is_empty() {
+            return Err(DataError::Faults(std::mem::take(&mut self.faults)));
+        }
+        Ok(())
+    }
+
     /// What was skipped, after the last row.
     ///
     /// # Errors
