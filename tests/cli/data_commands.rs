@@ -138,3 +138,36 @@ fn a_run_reads_its_own_fields_from_a_folder_and_skips_what_is_broken() {
     assert!(stderr(&output).contains("data.text_template"), "{}", stderr(&output));
     assert_eq!(output.status.code(), Some(2));
 }
+
+#[test]
+fn mixing_draws_by_weight_and_refuses_to_write_over_its_sources() {
+    let place = Place::new();
+    let rows = |name: &str, n: usize| {
+        (0..n).map(|i| format!("{{\"text\":\"{name} {i}\"}}\n")).collect::<String>()
+    };
+    place.write("a.jsonl", rows("a", 100));
+    place.write("b.jsonl", rows("b", 10));
+    let mix = "data mix a.jsonl=3 b.jsonl --rows 40 --seed 1 --out m.jsonl --json";
+    let report = place.json(mix);
+    assert_eq!(report["rows"], 40);
+    assert_eq!(
+        (&report["sources"][0]["drawn"], &report["sources"][1]["drawn"]),
+        (&30.into(), &10.into())
+    );
+    let text = place.read("m.jsonl");
+    let of_b = text
+        .lines()
+        .filter(|line| line.contains("\"b "))
+        .collect::<std::collections::BTreeSet<_>>();
+    assert_eq!((text.lines().count(), of_b.len()), (40, 10), "each row of b once");
+    place.json(mix);
+    assert_eq!(place.read("m.jsonl"), text, "the same seed, the same file");
+    for (wrong, code) in [
+        ("a.jsonl --out a.jsonl", 2),
+        ("a.jsonl=0 --out m.jsonl", 2),
+        ("none.jsonl --out m.jsonl", 1),
+    ] {
+        assert_eq!(place.run(&format!("data mix {wrong}")).status.code(), Some(code), "{wrong}");
+    }
+    assert_eq!(place.read("a.jsonl"), rows("a", 100));
+}

@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueHint};
-use emberlm_data::{EntityKind, FailOn, Part, TextBy};
+use emberlm_data::{EntityKind, FailOn, MixSource, Part, TextBy};
 
 use super::{choice, number};
-use crate::config::{OnError, Reading, Template};
+use crate::config::{OnError, Reading, Template, TrainOn};
 
 /// Look at data sets, clean, split and mix them, train tokenizers. Files, folders and patterns are read: JSON Lines,
 /// JSON, CSV, TSV and text, each also compressed with gzip or zstd, and Parquet.
@@ -40,6 +40,12 @@ first of them stays). The same input gives the same output.")]
     Leak(LeakArgs),
     /// Write an evaluation set of texts that stop before a number, a date or a name
     Mask(MaskArgs),
+    /// Draw rows from several files by weights into one
+    #[command(after_help = "\
+Example: emberlm data mix domain.jsonl=7 general.jsonl=3 --rows 10000 --out mixed.jsonl
+Each file gives its rows in a shuffled order, none twice before all have come. Rows are copied as they stand. To mix while
+training instead: [[data.source]].")]
+    Mix(MixArgs),
     /// Train a byte-level BPE tokenizer, which transformers loads too
     Tokenizer(TokenizerArgs),
 }
@@ -125,6 +131,9 @@ pub struct CheckArgs {
     /// Chat template: the one that comes with the tokenizer, or none
     #[arg(long, default_value_t, value_parser = choice::<Template>())]
     pub template: Template,
+    /// Which of the assistant's turns are trained
+    #[arg(long, default_value_t, value_parser = choice::<TrainOn>())]
+    pub train_on: TrainOn,
     /// Longest example in tokens
     #[arg(long, value_name = "N", default_value = "2048")]
     pub max_length: NonZeroUsize,
@@ -308,6 +317,38 @@ pub struct SplitArgs {
     /// Print exactly one JSON object
     #[arg(long)]
     pub json: bool,
+}
+
+/// A mixture of files.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct MixArgs {
+    /// JSON Lines files with their weights, 1 if none is given
+    #[arg(required = true, value_name = "FILE=WEIGHT", value_parser = weighted, value_hint = ValueHint::FilePath)]
+    pub sources: Vec<MixSource>,
+    /// File to write
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub out: PathBuf,
+    /// Rows to draw; default: as many as there are in all files together
+    #[arg(long, value_name = "N")]
+    pub rows: Option<NonZeroUsize>,
+    /// Seed of the order
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Print exactly one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `FILE=WEIGHT`, or a file alone.
+fn weighted(text: &str) -> Result<MixSource, String> {
+    let Some((path, weight)) = text.rsplit_once('=') else {
+        return Ok(MixSource { path: text.into(), weight: 1.0 });
+    };
+    let number: f64 = weight.trim().parse().unwrap_or(f64::NAN);
+    if path.is_empty() || !number.is_finite() || number <= 0.0 {
+        return Err("expected FILE=WEIGHT with a weight greater than 0, such as a.jsonl=7".into());
+    }
+    Ok(MixSource { path: path.into(), weight: number })
 }
 
 /// How many rows.

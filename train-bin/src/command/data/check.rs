@@ -18,6 +18,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
         example: ExampleOptions {
             max_length: Some(args.max_length),
             template: template_choice(args.template),
+            train_on: args.train_on.turns(),
             ..ExampleOptions::default()
         },
         min_supervised: args.min_supervised,

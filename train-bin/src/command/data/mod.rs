@@ -4,6 +4,7 @@ mod check;
 mod clean;
 mod leak;
 mod mask;
+mod mix;
 mod split;
 mod tokenizer;
 
@@ -25,6 +26,7 @@ pub(crate) fn run(command: &DataCommand) -> Result<ExitCode> {
         DataCommand::Split(args) => split::run(args),
         DataCommand::Leak(args) => leak::run(args),
         DataCommand::Mask(args) => mask::run(args),
+        DataCommand::Mix(args) => mix::run(args),
         DataCommand::Tokenizer(args) => tokenizer::run(args),
     }
 }
