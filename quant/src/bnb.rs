@@ -357,7 +357,7 @@ impl StoredMatrix {
             file_of(name).ok_or_else(missing)
         };
         let floats = |name: String| file(&name)?.read_f32(&name);
-        let bytes = |name: &str| Ok::<_, TensorFileError>(file(name)?.read_bytes(name)?);
+        let bytes = |name: &str| file(name)?.read_bytes(name);
         let module = key.strip_suffix(".weight").unwrap_or(key);
         let Self { format, shape, block, nested } = *self;
         let scales = match (format, nested) {
