@@ -7,7 +7,8 @@ use emberlm_lora::walk::{OnParam, for_each_param};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
 
 use crate::grads::{Gradients, all_finite};
-use crate::step::{TrainBackend, inputs};
+use crate::step::{TrainBackend, inputs, loss_sum};
+use crate::train::Spike;
 
 /// Why training stopped.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +38,30 @@ pub enum TrainError {
         tensor: String,
         /// Where the step's examples stand.
         examples: String,
+    },
+    /// A loss far above the ones before.
+    #[error(
+        "step {step}: the loss is {loss:.4}, and those before are {mean:.4} on average with a standard deviation of {deviation:.4}. The examples of the highest loss: {examples}. Look at them; or lower train.learning_rate, or set train.on_spike to \"warn\" or \"skip\""
+    )]
+    Spike {
+        /// From 1.
+        step: u64,
+        /// What it is.
+        loss: f64,
+        /// Of the losses before.
+        mean: f64,
+        /// Of the losses before.
+        deviation: f64,
+        /// Where the examples stand, and their losses.
+        examples: String,
+    },
+    /// Steps that were passed over, one after another.
+    #[error("more than {limit} steps in a row were passed over (train.max_skipped). The last one: {why}")]
+    TooManySkipped {
+        /// How many may be.
+        limit: u64,
+        /// Why the last one was.
+        why: Box<TrainError>,
     },
     /// Parameters that the first step didn't reach.
     #[error(
@@ -180,10 +205,46 @@ fn first_non_finite_activation<B: ModelBackend>(
     None
 }
 
+/// Examples that are named at most.
+const NAMED: usize = 5;
+
+/// The examples of the highest mean loss: where they stand, and that loss. Each is computed by itself.
+pub(crate) fn costliest<B: ModelBackend>(
+    model: &CausalLm<B>,
+    config: &ModelConfig,
+    data: &Dataset,
+    batches: &[Batch],
+) -> Vec<(String, f64)> {
+    let mut losses = Vec::new();
+    for alone in batches.iter().flat_map(Batch::sequences) {
+        if !alone.targets.is_empty() {
+            let loss = loss_sum(model, config, &alone) / alone.targets.len() as f64;
+            losses.push((alone.examples[0], loss));
+        }
+    }
+    losses.sort_by(|(_, a), (_, b)| b.total_cmp(a));
+    let named = |(example, loss)| (data.examples.source(example).to_string(), loss);
+    losses.into_iter().take(NAMED).map(named).collect()
+}
+
+/// The error that a spike is where it stops a run.
+pub(crate) fn spike(step: u64, spike: &Spike) -> TrainError {
+    let Spike { unusual, examples } = spike;
+    let named: Vec<String> =
+        examples.iter().map(|(place, loss)| format!("{place} ({loss:.3})")).collect();
+    TrainError::Spike {
+        step: step + 1,
+        loss: unusual.loss,
+        mean: unusual.mean,
+        deviation: unusual.deviation,
+        examples: named.join(", "),
+    }
+}
+
 /// Where examples stand in their files.
 fn sources(data: &Dataset, examples: &[usize]) -> String {
     let mut said: Vec<String> =
-        examples.iter().take(5).map(|&i| data.examples.source(i).to_string()).collect();
+        examples.iter().take(NAMED).map(|&i| data.examples.source(i).to_string()).collect();
     if examples.len() > said.len() {
         said.push(format!("{} more", examples.len() - said.len()));
     }

@@ -20,6 +20,7 @@ use crate::config::{
     self, DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig, Template, Warmup,
 };
 use crate::footprint::Workload;
+use crate::guard::GuardConfig;
 use crate::optimizer::OptimizerConfig;
 use crate::run::RunError;
 use crate::schedule::LearningRate;
@@ -193,6 +194,7 @@ pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError>
             }
             config::Layout::Packed => Layout::Packed,
         },
+        guards: GuardConfig::default(),
     };
     let per_step = plan.rows_per_step();
     (plan.steps, plan.rows) = match train.duration {

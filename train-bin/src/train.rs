@@ -1,13 +1,17 @@
 //! The training loop, in the open.
 
+use burn::module::AutodiffModule;
+use burn::tensor::backend::Backend;
 use emberlm_data::{Batch, Cursor, Dataset, Layout, Loader, LoaderOptions};
 use emberlm_lora::DropoutKey;
 use emberlm_model::{CausalLm, ModelConfig};
+use emberlm_quant::QuantBackend;
 
 use crate::adamw::AdamWConfig;
 use crate::check::{self, TrainError};
 use crate::config::{Recompute, Schedule};
 use crate::grads::Gradients;
+use crate::guard::{Guard, GuardConfig, OnNonFinite, OnSpike, Unusual};
 use crate::optimizer::{Optimizer, OptimizerConfig};
 use crate::schedule::LearningRate;
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
@@ -37,10 +41,27 @@ pub struct Plan {
     pub shuffle: bool,
     /// How examples stand in rows: one in each, or as many as fit.
     pub layout: Layout,
+    /// What is done about steps that look wrong.
+    pub guards: GuardConfig,
+}
+
+/// All that changes from step to step, beside the weights. With them it is all that a run needs to go on.
+#[derive(Debug, Clone)]
+pub struct State<B: Backend> {
+    /// Steps made, those that were passed over included.
+    pub step: u64,
+    /// Rows that they took.
+    pub rows: u64,
+    /// Where the next row stands.
+    pub cursor: Cursor,
+    /// The optimizer and its moments.
+    pub optimizer: Optimizer<B>,
+    /// What the guards have seen.
+    pub guard: Guard,
 }
 
 /// What a step did.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct StepLog {
     /// Steps made, this one included.
     pub step: u64,
@@ -58,6 +79,19 @@ pub struct StepLog {
     pub tokens: usize,
     /// The share of padding in all that went through the model.
     pub padding: f64,
+    /// Why the weights were left as they are, if they were.
+    pub skipped: Option<String>,
+    /// That the loss is far above the ones before.
+    pub spike: Option<Spike>,
+}
+
+/// A loss far above the ones before, and what it comes from.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Spike {
+    /// By how much.
+    pub unusual: Unusual,
+    /// The step's examples of the highest mean loss: where they stand, and that loss.
+    pub examples: Vec<(String, f64)>,
 }
 
 /// Whether a run goes on after a step.
@@ -69,31 +103,52 @@ pub enum Flow {
     Stop,
 }
 
-/// Trains `model` (its trainable parameters) on `data` and returns it.
+/// Trains `model` (its trainable parameters) on `data` from the first step to the last, and returns it.
 ///
-/// The loss of a step is the sum over its supervised tokens divided by their number, so it depends on neither
-/// micro-batch size nor accumulation nor padding nor packing. `after_step` sees each step and the model after it.
+/// As [`train_from`], with nothing done before.
 ///
 /// # Errors
-/// [`TrainError`] at the first loss or gradient that isn't finite, before the optimizer moves anything; at a parameter
-/// that the first step didn't reach; and whatever `after_step` returns.
+/// As [`train_from`].
 pub fn train<A: TrainBackend, E: From<TrainError>>(
-    mut model: CausalLm<A>,
+    model: CausalLm<A>,
     config: &ModelConfig,
     data: &Dataset,
     pad_id: u32,
     plan: &Plan,
     mut after_step: impl FnMut(&StepLog, &CausalLm<A>) -> Result<Flow, E>,
 ) -> Result<CausalLm<A>, E> {
+    let mut state = State::new(plan);
+    train_from(&mut state, model, config, data, pad_id, plan, |log, model, _| {
+        after_step(log, model)
+    })
+}
+
+/// Trains `model` (its trainable parameters) on `data` from where `state` is to the last step, and returns it.
+///
+/// The loss of a step is the sum over its supervised tokens divided by their number, so it depends on neither
+/// micro-batch size nor accumulation nor padding nor packing. `after_step` sees each step, the model and the state after
+/// it: with these two the run can go on later, to the same bits.
+///
+/// # Errors
+/// [`TrainError`] at a loss or gradient that isn't finite or a loss that is unusual, before the optimizer moves anything,
+/// unless the guards pass over them; at a parameter that the first step didn't reach; and whatever `after_step` returns.
+pub fn train_from<A: TrainBackend, E: From<TrainError>>(
+    state: &mut State<A::InnerBackend>,
+    mut model: CausalLm<A>,
+    config: &ModelConfig,
+    data: &Dataset,
+    pad_id: u32,
+    plan: &Plan,
+    mut after_step: impl FnMut(&StepLog, &CausalLm<A>, &State<A::InnerBackend>) -> Result<Flow, E>,
+) -> Result<CausalLm<A>, E> {
     let loader = plan.loader(data);
-    let mut cursor = Cursor::default();
-    let mut optimizer = Optimizer::new(plan.optimizer);
-    for step in 0..plan.steps {
-        let batches;
-        (batches, cursor) = micro_batches(&loader, data, pad_id, plan, step, cursor);
+    while state.step < plan.steps {
+        let step = state.step;
+        let batches = micro_batches(&loader, data, pad_id, plan, state);
         let supervised: usize = batches.iter().map(|batch| batch.targets.len()).sum();
         let mut gradients = Gradients::default();
         let mut loss_sum = 0.0;
+        let mut fault = None;
         for (i, batch) in batches.iter().enumerate() {
             let dropout = DropoutKey { seed: plan.seed, step, micro_batch: i as u64 };
             let options = StepOptions {
@@ -103,37 +158,90 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
                 phases: None,
             };
             let loss = loss_and_grads(&model, config, batch, options, &mut gradients);
-            check::loss_is_finite(loss, step, &model, config, data, batch)?;
             loss_sum += loss;
+            fault = check::loss_is_finite(loss, step, &model, config, data, batch).err();
+            if fault.is_some() {
+                break;
+            }
         }
+        let loss = loss_sum / supervised as f64;
         let grad_norm = gradients.norm();
-        check::gradients_are_finite(grad_norm, &gradients, step, data, &batches)?;
-        if step == 0 {
+        let finite = || check::gradients_are_finite(grad_norm, &gradients, step, data, &batches);
+        let fault = fault.or_else(|| finite().err());
+        if step == 0 && fault.is_none() {
             check::every_parameter_was_reached(&model, &gradients, &batches)?;
         }
-        if let Some(max_norm) = plan.max_grad_norm {
-            gradients.clip(grad_norm, max_norm);
-        }
+        let spike = state.guard.look(loss, &plan.guards).map(|unusual| {
+            let examples = check::costliest(&model.valid(), config, data, &batches);
+            Spike { unusual, examples }
+        });
         let learning_rate = plan.learning_rate.at(step);
-        model = optimizer.step(model, &gradients, learning_rate);
+        let skipped = passed_over(fault, spike.as_ref(), &mut state.guard, step, &plan.guards)?;
+        if skipped.is_none() {
+            if let Some(max_norm) = plan.max_grad_norm {
+                gradients.clip(grad_norm, max_norm);
+            }
+            model = state.optimizer.step(model, &gradients, learning_rate);
+        }
+        state.step += 1;
 
         let tokens: usize = batches.iter().map(Batch::tokens).sum();
         let slots: usize = batches.iter().map(|batch| batch.ids.len()).sum();
         let log = StepLog {
-            step: step + 1,
-            epoch: loader.epochs_at(cursor),
-            loss: loss_sum / supervised as f64,
+            step: state.step,
+            epoch: loader.epochs_at(state.cursor),
+            loss,
             grad_norm,
             learning_rate,
             supervised_tokens: supervised,
             tokens,
             padding: 1.0 - tokens as f64 / slots as f64,
+            skipped,
+            spike,
         };
-        if after_step(&log, &model)? == Flow::Stop {
+        if after_step(&log, &model, state)? == Flow::Stop {
             break;
         }
     }
     Ok(model)
+}
+
+/// Why the step leaves the weights as they are, if it does.
+fn passed_over(
+    fault: Option<TrainError>,
+    spike: Option<&Spike>,
+    guard: &mut Guard,
+    step: u64,
+    config: &GuardConfig,
+) -> Result<Option<String>, TrainError> {
+    let why = match (fault, spike) {
+        (Some(fault), _) if config.on_nonfinite == OnNonFinite::Stop => return Err(fault),
+        (Some(fault), _) => fault,
+        (None, Some(spike)) if config.on_spike == OnSpike::Stop => {
+            return Err(check::spike(step, spike));
+        }
+        (None, Some(spike)) if config.on_spike == OnSpike::Skip => check::spike(step, spike),
+        (None, _) => {
+            guard.made();
+            return Ok(None);
+        }
+    };
+    let text = why.to_string();
+    guard.skip(why, config)?;
+    Ok(Some(text))
+}
+
+impl<B: QuantBackend> State<B> {
+    /// That of a run which hasn't begun.
+    pub fn new(plan: &Plan) -> Self {
+        Self {
+            step: 0,
+            rows: 0,
+            cursor: Cursor::default(),
+            optimizer: Optimizer::new(plan.optimizer),
+            guard: Guard::default(),
+        }
+    }
 }
 
 impl Plan {
@@ -157,6 +265,7 @@ impl Plan {
             seed: 0,
             shuffle: true,
             layout: Layout::OnePerRow,
+            guards: GuardConfig::default(),
         }
     }
 
@@ -172,18 +281,18 @@ impl Plan {
     }
 }
 
-/// The micro-batches of a step, and where the next one begins. `cursor` is where this one does: `loader.cursor` of the
-/// rows before it, so that a run can start anywhere.
-fn micro_batches(
+/// The micro-batches of the next step; the state moves on to the rows after them.
+fn micro_batches<B: Backend>(
     loader: &Loader,
     data: &Dataset,
     pad_id: u32,
     plan: &Plan,
-    step: u64,
-    cursor: Cursor,
-) -> (Vec<Batch>, Cursor) {
-    let left = plan.rows - step * plan.rows_per_step();
-    let (rows, after) = loader.take(cursor, plan.rows_per_step().min(left) as usize);
+    state: &mut State<B>,
+) -> Vec<Batch> {
+    let count = plan.rows_per_step().min(plan.rows.saturating_sub(state.rows));
+    let (rows, after) = loader.take(state.cursor, count as usize);
+    state.cursor = after;
+    state.rows += count;
     let collate = |rows: &[_]| Batch::of_rows(rows, &data.examples, pad_id);
-    (rows.chunks(plan.micro_batch_size).map(collate).collect(), after)
+    rows.chunks(plan.micro_batch_size).map(collate).collect()
 }
