@@ -1,11 +1,18 @@
 //! Days, as chat templates tell them.
 
-use jiff::Zoned;
+use jiff::{Timestamp, Unit, Zoned};
 use jiff::civil::Date;
 
 /// Today, where this machine is, as `YYYY-MM-DD`.
 pub fn today() -> String {
     Zoned::now().date().to_string()
+}
+
+/// Now, to the second, in UTC, as `YYYY-MM-DDThh:mm:ssZ`.
+pub fn now() -> String {
+    let now = Timestamp::now();
+    // Only the end of time can't be rounded.
+    now.round(Unit::Second).unwrap_or(now).to_string()
 }
 
 /// Whether a text is a day of the calendar, written `YYYY-MM-DD`.

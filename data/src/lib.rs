@@ -18,6 +18,7 @@ mod error;
 mod example;
 mod examples;
 mod files;
+mod fingerprint;
 mod generation_tag;
 mod loader;
 mod mix;

@@ -248,7 +248,7 @@ impl TextTokenizer {
     }
 
     /// The files it was read from.
-    pub(crate) fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+    pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.files.iter()
     }
 

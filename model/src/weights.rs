@@ -121,6 +121,11 @@ impl Checkpoint {
         }
     }
 
+    /// Its files, in the order in which they were opened.
+    pub fn paths(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().map(TensorFile::path)
+    }
+
     /// A checkpoint of files that are already open; `name` is for messages.
     ///
     /// # Errors

@@ -4,5 +4,6 @@ mod broken_inputs;
 mod data_commands;
 mod merging;
 mod quantized_inputs;
+mod resuming;
 mod support;
 mod whole_jobs;

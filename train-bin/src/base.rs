@@ -11,6 +11,7 @@ use emberlm_quant::{QuantBackend, Quantization};
 
 use crate::builtin;
 use crate::config::{ModelSource, shown};
+use crate::file_hash::{HashedFile, Hashing};
 
 /// What `--model` takes for the model in the program.
 pub const BUILTIN: &str = "builtin";
@@ -161,6 +162,36 @@ impl Base {
                 })
             }
         }
+    }
+
+    /// The model on a device with the weights of another folder, which are all there and dense.
+    ///
+    /// # Errors
+    /// [`BaseError::Load`].
+    pub fn build_from<B: QuantBackend>(
+        &self,
+        folder: &Path,
+        device: &B::Device,
+    ) -> Result<CausalLm<B>, BaseError> {
+        let checkpoint = Checkpoint::open(folder, &self.config)?;
+        Ok(weights::from_checkpoint(&self.config, &checkpoint, None, device)?)
+    }
+
+    /// Begins to hash its configuration and its weights.
+    pub fn begin_hashing(&self) -> Hashing {
+        let mut known = vec![HashedFile::of_bytes("config.json", self.config_text.as_bytes())];
+        let paths = match &self.weights {
+            Weights::Checkpoint(_) if self.folder.is_none() => {
+                known.push(builtin::weights());
+                Vec::new()
+            }
+            Weights::Checkpoint(checkpoint) => checkpoint.paths().map(Path::to_owned).collect(),
+            Weights::Random { seed } => {
+                known.push(HashedFile::of_bytes("random weights", &seed.to_le_bytes()));
+                Vec::new()
+            }
+        };
+        Hashing::begin(known, paths)
     }
 
     /// The model on a device, with an adapter if one is named.

@@ -10,6 +10,7 @@ use emberlm_model::weights::{Checkpoint, LoadError};
 use emberlm_quant::TensorFile;
 
 use crate::base::{BUILTIN, Base, BaseError};
+use crate::file_hash::HashedFile;
 
 /// The run that `emberlm train` makes without a configuration.
 pub const RUN: &str = include_str!("../../assets/example.toml");
@@ -39,6 +40,11 @@ pub fn base() -> Result<Base, BaseError> {
     let checkpoint = Checkpoint::from_files(vec![file], &config, Path::new(BUILTIN))?;
     let tokenizer = TextTokenizer::from_parts(TOKENIZER)?;
     Base::from_checkpoint(config, CONFIG.into(), tokenizer, BUILTIN.into(), checkpoint)
+}
+
+/// The hash of its weights.
+pub fn weights() -> HashedFile {
+    HashedFile::of_bytes("built-in model.safetensors", WEIGHTS)
 }
 
 /// The rows to learn from.

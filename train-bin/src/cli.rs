@@ -49,6 +49,10 @@ pub enum Command {
     /// Without a section `[lora]` all weights are trained. With no file at all, the built-in
     /// example is trained.
     Train(TrainArgs),
+    /// Make a run again from its run.json, and compare what it comes to
+    ///
+    /// Checks first that program, base model, tokenizer and data are as they were.
+    Reproduce(ReproduceArgs),
     /// How much memory a run will need, and what to change if that is more than there is
     ///
     /// Reads configuration and data, and no weights. Fails if the run doesn't fit.
@@ -132,6 +136,9 @@ pub struct RunArgs {
     /// given several times
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
     pub set: Vec<String>,
+    /// Not typed: the day, where none is given [data.date].
+    #[arg(skip)]
+    pub date: Option<String>,
 }
 
 /// Arguments of `emberlm train`.
@@ -140,13 +147,36 @@ pub struct TrainArgs {
     /// The run.
     #[command(flatten)]
     pub run: RunArgs,
-    /// Go on with an interrupted run: from the last checkpoint in the run folder, or from the one
-    /// at PATH
+    /// Go on with an interrupted run: from the newest checkpoint in its folder, or from PATH, a
+    /// checkpoint or a run folder. Without a configuration that of the checkpoint is taken
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
     pub resume: Option<Option<PathBuf>>,
+    /// Go on also where the configuration differs in what the steps compute
+    #[arg(long, requires = "resume")]
+    pub allow_changes: bool,
     /// Check configuration, model and data, say what would be done, and stop
     #[arg(long)]
     pub dry_run: bool,
+    /// No progress on the screen; warnings and errors only
+    #[arg(long, short)]
+    pub quiet: bool,
+}
+
+/// Arguments of `emberlm reproduce`.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub struct ReproduceArgs {
+    /// Run folder, or the run.json in it
+    #[arg(value_name = "RUN", value_hint = ValueHint::AnyPath)]
+    pub run: PathBuf,
+    /// Folder for the new run; default: beside the old one, with `-again` after its name
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub out: Option<PathBuf>,
+    /// Run it also where something isn't as it was
+    #[arg(long)]
+    pub anyway: bool,
+    /// Only check whether everything is as it was
+    #[arg(long)]
+    pub check: bool,
     /// No progress on the screen; warnings and errors only
     #[arg(long, short)]
     pub quiet: bool,
@@ -173,6 +203,10 @@ impl RunArgs {
     pub fn overrides(&self) -> Vec<Override> {
         let mut overrides: Vec<Override> =
             self.set.iter().map(|text| Override::Set { text: text.clone() }).collect();
+        if let Some(date) = &self.date {
+            let value = date.as_str().into();
+            overrides.push(Override::Default { key: "data.date", value });
+        }
         let mut flag = |flag, key, value| overrides.push(Override::Flag { flag, key, value });
         if let Some(model) = &self.model {
             flag("--model", "model.path", path_value(model));

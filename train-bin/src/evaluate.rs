@@ -2,21 +2,28 @@
 
 use emberlm_data::{Batch, Cursor, Dataset, Layout, Loader};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
-use serde::Serialize;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::step::loss_sum;
 
 /// What an evaluation found.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
     /// Mean over all supervised tokens of the negative log-likelihood, in nats.
+    #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// `exp(loss)`.
+    #[serde(deserialize_with = "number")]
     pub perplexity: f64,
     /// Tokens that were counted.
     pub supervised_tokens: usize,
     /// Examples that they are in.
     pub examples: usize,
+}
+
+/// JSON has no infinity and no NaN: they are written as null.
+fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
 /// Evaluates a model on examples, each in a row of its own. The result doesn't depend on `batch_size` but for rounding.

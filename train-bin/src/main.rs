@@ -29,6 +29,7 @@ fn main() -> ExitCode {
     keep_freed_memory();
     let result = match Cli::parse().command {
         Command::Train(args) => command::train::run(&args),
+        Command::Reproduce(args) => command::reproduce::run(&args),
         Command::Plan(args) => command::plan::run(&args),
         Command::Eval(args) => command::eval::run(&args),
         Command::Generate(args) => command::generate::run(&args),

@@ -20,7 +20,6 @@ use crate::config::{
     self, DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig, Template, Warmup,
 };
 use crate::footprint::Workload;
-use crate::guard::GuardConfig;
 use crate::optimizer::OptimizerConfig;
 use crate::run::RunError;
 use crate::schedule::LearningRate;
@@ -84,16 +83,20 @@ impl Data {
                 cached.load(|sink| read_into(files, &read, &mut rejects, sink), &mut *on_event)
             }
         };
-        let (train, prompts) = match &section.source {
-            DataSource::Builtin => (in_memory(builtin::train_rows()?)?, builtin::prompts()),
-            DataSource::Files { train, .. } => (of_files(train)?, Vec::new()),
+        let train = match &section.source {
+            DataSource::Builtin => in_memory(builtin::train_rows()?)?,
+            DataSource::Files { train, .. } => of_files(train)?,
             DataSource::Mixture { sources, .. } => {
                 let mut parts = Vec::with_capacity(sources.len());
                 for source in sources {
                     parts.push((of_files(&source.paths)?, source.weight));
                 }
-                (Dataset::mixture(parts), Vec::new())
+                Dataset::mixture(parts)
             }
+        };
+        let prompts = match &section.source {
+            DataSource::Builtin if section.prompts.is_empty() => builtin::prompts(),
+            _ => section.prompts.clone(),
         };
         let eval = match &section.source {
             DataSource::Builtin => Some(in_memory(builtin::heldout_rows()?)?),
@@ -194,7 +197,7 @@ pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError>
             }
             config::Layout::Packed => Layout::Packed,
         },
-        guards: GuardConfig::default(),
+        guards: train.watch.guards,
     };
     let per_step = plan.rows_per_step();
     (plan.steps, plan.rows) = match train.duration {

@@ -1,6 +1,9 @@
 //! The folder of a run: what was asked for, what happened, and the result.
 
-use std::fs::{self, File, OpenOptions};
+mod lock;
+mod rows;
+
+use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
@@ -10,15 +13,24 @@ use emberlm_lora::LoraConfig;
 use emberlm_lora::peft::{self, PeftError};
 use emberlm_model::weights;
 use emberlm_model::{CausalLm, LoadError};
+use emberlm_quant::QuantBackend;
 use emberlm_quant::atomic_file::write_atomically;
 use emberlm_quant::tensor_file::FloatDtype;
 use serde::Serialize;
 
+use crate::checkpoint::{self, Checkpoint, CheckpointError, Surroundings};
 use crate::config::{RunConfig, WriteError, shown};
+use crate::train::State;
 
-const CONFIG_FILE: &str = "config.toml";
-const METRICS_FILE: &str = "metrics.jsonl";
-const CHECKPOINT_PREFIX: &str = "checkpoint-";
+use lock::Lock;
+use rows::Rows;
+
+/// The configuration of a run, as it was resolved.
+pub const CONFIG_FILE: &str = checkpoint::CONFIG_FILE;
+/// A row a step and a row an evaluation.
+pub const METRICS_FILE: &str = "metrics.jsonl";
+/// A row an answer to a sample prompt.
+pub const SAMPLES_FILE: &str = "samples.jsonl";
 
 /// Why a run folder can't be used or written.
 #[derive(Debug, thiserror::Error)]
@@ -33,7 +45,7 @@ pub enum RunFolderError {
     },
     /// There is a run already.
     #[error(
-        "{}: there is a run in this folder already ({found}). Name another with --out, or replace it with --set train.overwrite=true",
+        "{}: there is a run in this folder already ({found}). Go on with it by --resume, name another folder with --out, or replace it with --set train.overwrite=true",
         path.display()
     )]
     Taken {
@@ -42,9 +54,35 @@ pub enum RunFolderError {
         /// The file that shows it.
         found: &'static str,
     },
+    /// Another process writes it.
+    #[error(
+        "{}: another process{} is running in this folder. Wait for it, stop it, or name another folder with --out",
+        path.display(),
+        pid.as_ref().map(|pid| format!(" ({pid})")).unwrap_or_default()
+    )]
+    Locked {
+        /// The folder.
+        path: PathBuf,
+        /// The process, if it says.
+        pid: Option<String>,
+    },
+    /// Saving failed, and what was saved before is still there.
+    #[error("{cause}. {}", match newest {
+        Some(path) => format!("Nothing that was saved before is lost: when there is room, go on from {} with --resume", path.display()),
+        None => "Nothing had been saved before".into(),
+    })]
+    NotSaved {
+        /// What failed.
+        cause: Box<RunFolderError>,
+        /// The newest checkpoint.
+        newest: Option<PathBuf>,
+    },
     /// The configuration can't be written as TOML.
     #[error(transparent)]
     Config(#[from] WriteError),
+    /// A checkpoint.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// The adapter.
     #[error(transparent)]
     Adapter(#[from] PeftError),
@@ -56,7 +94,19 @@ pub enum RunFolderError {
     Tokenizer(#[from] DataError),
 }
 
+impl From<io::Error> for RunFolderError {
+    fn from(source: io::Error) -> Self {
+        Self::Io { path: PathBuf::from("the checkpoint"), source }
+    }
+}
+
+fn io_at(path: &Path) -> impl FnOnce(io::Error) -> RunFolderError + use<> {
+    let path = path.to_path_buf();
+    move |source| RunFolderError::Io { path, source }
+}
+
 /// How the result of a run is saved.
+#[derive(Clone, Copy)]
 pub enum Product<'a> {
     /// As a PEFT adapter.
     Adapter {
@@ -74,19 +124,61 @@ pub enum Product<'a> {
     },
 }
 
-/// An open run folder.
-pub struct RunFolder {
-    path: PathBuf,
-    metrics: File,
+impl Product<'_> {
+    /// In the form from which training goes on to the same bits.
+    fn exact(self) -> Self {
+        match self {
+            Self::Model { config_text, .. } => Self::Model { config_text, dtype: FloatDtype::F32 },
+            adapter @ Self::Adapter { .. } => adapter,
+        }
+    }
 }
 
-impl RunFolder {
-    /// Makes the folder, or takes one without a run, and writes the resolved configuration.
+/// An open run folder. No other process can open it before this one is dropped, or its process ended.
+pub struct RunFolder {
+    path: PathBuf,
+    metrics: Rows,
+    samples: Rows,
+    _lock: Lock,
+}
+
+/// A run folder that is locked, and whose files are as they were.
+pub struct Locked {
+    path: PathBuf,
+    lock: Lock,
+}
+
+impl Locked {
+    /// Makes the folder if need be, and takes it for this process.
+    ///
+    /// # Errors
+    /// [`RunFolderError::Locked`], [`RunFolderError::Io`].
+    pub fn open(path: &Path) -> Result<Self, RunFolderError> {
+        fs::create_dir_all(path).map_err(io_at(path))?;
+        Ok(Self { path: path.into(), lock: Lock::take(path)? })
+    }
+
+    /// The newest checkpoint that is whole, and why each newer one isn't.
+    ///
+    /// # Errors
+    /// [`RunFolderError::Io`].
+    pub fn newest(&self) -> Result<(Option<Checkpoint>, Vec<CheckpointError>), RunFolderError> {
+        let mut damaged = Vec::new();
+        for (_, path) in checkpoint::all_in(&self.path).map_err(io_at(&self.path))?.iter().rev() {
+            match Checkpoint::open(path) {
+                Ok(checkpoint) => return Ok((Some(checkpoint), damaged)),
+                Err(error) => damaged.push(error),
+            }
+        }
+        Ok((None, damaged))
+    }
+
+    /// Begins a run in the folder: an older one is refused, or replaced if the configuration says so.
     ///
     /// # Errors
     /// [`RunFolderError::Taken`] where a run would be overwritten unasked; [`RunFolderError::Io`].
-    pub fn create(config: &RunConfig) -> Result<Self, RunFolderError> {
-        let path = &config.train.output_dir;
+    pub fn begin(self, config: &RunConfig) -> Result<RunFolder, RunFolderError> {
+        let path = &self.path;
         if !config.train.overwrite {
             let results = [peft::WEIGHTS_FILE, weights::WEIGHTS_FILE, weights::INDEX_FILE];
             let marks = results.into_iter().chain([METRICS_FILE]);
@@ -94,26 +186,65 @@ impl RunFolder {
                 return Err(RunFolderError::Taken { path: shown(path), found });
             }
         }
-        let io = |path: &Path| {
-            let path = path.to_path_buf();
-            move |source| RunFolderError::Io { path, source }
-        };
-        fs::create_dir_all(path).map_err(io(path))?;
-        for (_, old) in checkpoints(path).map_err(io(path))? {
-            fs::remove_dir_all(&old).map_err(io(&old))?;
+        for (_, old) in checkpoint::all_in(path).map_err(io_at(path))? {
+            fs::remove_dir_all(&old).map_err(io_at(&old))?;
+        }
+        self.open_rows(config, None)
+    }
+
+    /// Goes on with a run after `step` steps: what was written later is taken back, and checkpoints later than that, which
+    /// are damaged, get another name. `from`: the run folder whose rows are taken over, if it is another one.
+    ///
+    /// # Errors
+    /// [`RunFolderError::Taken`] if there is another run in this folder; [`RunFolderError::Io`].
+    pub fn go_on(
+        self,
+        config: &RunConfig,
+        step: u64,
+        from: Option<&Path>,
+    ) -> Result<RunFolder, RunFolderError> {
+        let path = &self.path;
+        if let Some(from) = from {
+            if !config.train.overwrite && path.join(METRICS_FILE).exists() {
+                return Err(RunFolderError::Taken { path: shown(path), found: METRICS_FILE });
+            }
+            for name in [METRICS_FILE, SAMPLES_FILE] {
+                if from.join(name).exists() {
+                    fs::copy(from.join(name), path.join(name)).map_err(io_at(&path.join(name)))?;
+                }
+            }
+        }
+        for (later, checkpoint) in checkpoint::all_in(path).map_err(io_at(path))? {
+            if later > step {
+                checkpoint::set_aside(&checkpoint).map_err(io_at(&checkpoint))?;
+            }
+        }
+        self.open_rows(config, Some(step))
+    }
+
+    /// `step`: rows of later steps are dropped; `None`: all rows are.
+    fn open_rows(self, config: &RunConfig, step: Option<u64>) -> Result<RunFolder, RunFolderError> {
+        let Self { path, lock } = self;
+        for left in checkpoint::unfinished_in(&path).map_err(io_at(&path))? {
+            fs::remove_dir_all(&left).map_err(io_at(&left))?;
         }
         let config_path = path.join(CONFIG_FILE);
         let text = config.to_toml()?;
         write_atomically(&config_path, |out| out.write_all(text.as_bytes()))
-            .map_err(io(&config_path))?;
-        let metrics_path = path.join(METRICS_FILE);
-        let metrics = OpenOptions::new()
-            .create(true)
-            .write(true)
-            .truncate(true)
-            .open(&metrics_path)
-            .map_err(io(&metrics_path))?;
-        Ok(Self { path: path.clone(), metrics })
+            .map_err(io_at(&config_path))?;
+        let metrics = Rows::open(&path.join(METRICS_FILE), step)?;
+        let samples = Rows::open(&path.join(SAMPLES_FILE), step)?;
+        Ok(RunFolder { path, metrics, samples, _lock: lock })
+    }
+}
+
+impl RunFolder {
+    /// Makes the folder, or takes one without a run, and writes the resolved configuration.
+    ///
+    /// # Errors
+    /// As [`Locked::open`] and [`Locked::begin`].
+    pub fn create(config: &RunConfig) -> Result<Self, RunFolderError> {
+        Locked::open(&config.train.output_dir)?.begin(config)
     }
 
     /// The folder.
@@ -126,65 +257,72 @@ impl RunFolder {
     /// # Errors
     /// [`RunFolderError::Io`].
     pub fn log(&mut self, row: &impl Serialize) -> Result<(), RunFolderError> {
-        let io = |source| RunFolderError::Io { path: self.path.join(METRICS_FILE), source };
-        let mut line = serde_json::to_vec(row).map_err(|e| io(e.into()))?;
-        line.push(b'\n');
-        // One write a row: a reader, or a crash, sees whole rows.
-        self.metrics.write_all(&line).map_err(io)
+        self.metrics.add(row)
+    }
+
+    /// Adds a row to `samples.jsonl`.
+    ///
+    /// # Errors
+    /// [`RunFolderError::Io`].
+    pub fn log_sample(&mut self, row: &impl Serialize) -> Result<(), RunFolderError> {
+        self.samples.add(row)
     }
 
     /// Saves the result into the run folder itself.
     ///
     /// # Errors
-    /// [`RunFolderError`].
+    /// [`RunFolderError::NotSaved`].
     pub fn save<B: Backend>(
         &self,
         model: CausalLm<B>,
-        product: &Product<'_>,
+        product: Product<'_>,
         tokenizer: &TextTokenizer,
     ) -> Result<(), RunFolderError> {
-        save_into(&self.path, model, product, tokenizer)
+        save_into(&self.path, model, product, tokenizer).map_err(|cause| self.not_saved(cause))
     }
 
-    /// Saves what is trained after `step` steps into `checkpoint-STEP`, and removes the oldest beyond `keep_last`.
+    /// Saves a checkpoint, and removes the oldest beyond `keep_last`, but for the best one.
     ///
     /// # Errors
-    /// [`RunFolderError`].
-    pub fn save_checkpoint<B: Backend>(
-        &self,
-        step: u64,
+    /// [`RunFolderError::NotSaved`]; then the checkpoints before are as they were.
+    pub fn save_checkpoint<B: QuantBackend>(
+        &mut self,
+        state: &State<B>,
         model: CausalLm<B>,
-        product: &Product<'_>,
+        product: Product<'_>,
         tokenizer: &TextTokenizer,
+        surroundings: &Surroundings<'_>,
         keep_last: Option<usize>,
     ) -> Result<PathBuf, RunFolderError> {
-        let name = format!("{CHECKPOINT_PREFIX}{step}");
-        let (path, unfinished) = (self.path.join(&name), self.path.join(format!(".{name}.tmp")));
-        let saved = save_into(&unfinished, model, product, tokenizer).and_then(|()| {
-            fs::rename(&unfinished, &path)
-                .map_err(|source| RunFolderError::Io { path: path.clone(), source })
+        let saved = self.metrics.sync().and_then(|()| self.samples.sync()).and_then(|()| {
+            checkpoint::put(&self.path, state.step, |folder| {
+                save_into(folder, model, product.exact(), tokenizer)?;
+                Ok::<_, RunFolderError>(checkpoint::write_state(folder, state, surroundings)?)
+            })
         });
-        if saved.is_err() {
-            // The first error is the one to report; half a checkpoint is of no use to anybody.
-            let _ = fs::remove_dir_all(&unfinished);
-        }
-        saved?;
+        let path = saved.map_err(|cause| self.not_saved(cause))?;
         if let Some(keep) = keep_last {
-            let there = checkpoints(&self.path)
-                .map_err(|source| RunFolderError::Io { path: self.path.clone(), source })?;
-            for (_, old) in there.iter().rev().skip(keep) {
-                fs::remove_dir_all(old)
-                    .map_err(|source| RunFolderError::Io { path: old.clone(), source })?;
+            let best = surroundings.book.best.map(|best| best.step);
+            let there = checkpoint::all_in(&self.path).map_err(io_at(&self.path))?;
+            let others = there.iter().filter(|(step, _)| Some(*step) != best);
+            for (_, old) in others.rev().skip(keep) {
+                fs::remove_dir_all(old).map_err(io_at(old))?;
             }
         }
         Ok(path)
+    }
+
+    fn not_saved(&self, cause: RunFolderError) -> RunFolderError {
+        let there = checkpoint::all_in(&self.path).unwrap_or_default();
+        let newest = there.last().map(|(_, path)| shown(path));
+        RunFolderError::NotSaved { cause: Box::new(cause), newest }
     }
 }
 
 fn save_into<B: Backend>(
     folder: &Path,
     mut model: CausalLm<B>,
-    product: &Product<'_>,
+    product: Product<'_>,
     tokenizer: &TextTokenizer,
 ) -> Result<(), RunFolderError> {
     match product {
@@ -192,63 +330,11 @@ fn save_into<B: Backend>(
             peft::save(folder, &model.linears_mut(), config, Some(base))?;
         }
         Product::Model { config_text, dtype } => {
-            weights::save(folder, &model, config_text, *dtype)?;
+            weights::save(folder, &model, config_text, dtype)?;
         }
     }
     Ok(tokenizer.save(folder)?)
 }
 
-/// The checkpoints in a run folder by step, oldest first.
-fn checkpoints(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
-    let mut found = Vec::new();
-    for entry in fs::read_dir(folder)? {
-        let entry = entry?;
-        let name = entry.file_name();
-        let step = name.to_str().and_then(|name| name.strip_prefix(CHECKPOINT_PREFIX));
-        if let Some(step) = step.and_then(|step| step.parse().ok()) {
-            found.push((step, entry.path()));
-        }
-    }
-    found.sort_unstable();
-    Ok(found)
-}
-
 #[cfg(all(test, feature = "cpu"))]
-mod tests {
-    use burn_flex::Flex;
-
-    use super::*;
-    use crate::builtin;
-
-    #[test]
-    fn a_checkpoint_that_fails_leaves_nothing_behind() {
-        let place = tempfile::tempdir().unwrap();
-        let mut config = RunConfig::default();
-        config.train.output_dir = place.path().join("run");
-        let folder = RunFolder::create(&config).unwrap();
-        let files = || -> Vec<_> {
-            let entries = fs::read_dir(folder.path()).unwrap();
-            let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
-            names.sort_unstable();
-            names
-        };
-        let before = files();
-        let base = builtin::base().unwrap();
-        let model = base.build::<Flex>(None, &Default::default()).unwrap();
-        let save = |step, config_text: &str| {
-            let product = Product::Model { config_text, dtype: FloatDtype::F32 };
-            folder.save_checkpoint(step, model.clone(), &product, &base.tokenizer, None)
-        };
-        // Fails after the weights were written.
-        assert!(save(1, "no JSON").is_err());
-        assert_eq!(files(), before);
-        // Fails when all is written: its place is taken.
-        fs::create_dir(folder.path().join("checkpoint-2")).unwrap();
-        fs::write(folder.path().join("checkpoint-2/mine"), "mine").unwrap();
-        let before = files();
-        assert!(save(2, &base.config_text).is_err());
-        assert_eq!(files(), before);
-        save(3, &base.config_text).unwrap();
-        assert!(folder.path().join("checkpoint-3/model.safetensors").is_file());
-    }
-}
+mod tests;

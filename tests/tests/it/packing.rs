@@ -183,7 +183,7 @@ fn steps(data: &str, train: &str) -> Vec<StepLog> {
     let mut config = config::load_str(&text, "run.toml", &[]).unwrap();
     config.train.output_dir = folder.path().join("run");
     let interrupt = AtomicBool::new(false);
-    let options = RunOptions { dry_run: false, interrupt: &interrupt };
+    let options = RunOptions { dry_run: false, interrupt: &interrupt, resume: None };
     let mut steps = Vec::new();
     run(&config, options, &mut |event| {
         if let Event::Step { log, .. } = event {

@@ -77,7 +77,7 @@ fn trajectory_equals(
     let expected = golden["steps_log"].as_array().unwrap();
     let mut steps = 0;
     let interrupt = AtomicBool::new(false);
-    let options = RunOptions { dry_run: false, interrupt: &interrupt };
+    let options = RunOptions { dry_run: false, interrupt: &interrupt, resume: None };
     run(&config, options, &mut |event| {
         let Event::Step { log, .. } = event else { return };
         let golden = &expected[log.step as usize - 1];

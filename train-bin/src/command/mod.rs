@@ -7,6 +7,7 @@ pub(crate) mod generate;
 pub(crate) mod merge;
 pub(crate) mod plan;
 pub(crate) mod quantize;
+pub(crate) mod reproduce;
 pub(crate) mod train;
 
 use anyhow::{Result, bail};

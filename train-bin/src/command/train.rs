@@ -1,27 +1,42 @@
 //! `emberlm train`.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use emberlm::cli::{RunArgs, TrainArgs};
-use emberlm::config::{self, RunConfig, shown};
+use emberlm::checkpoint::{self, CONFIG_FILE};
+use emberlm::config::{self, Override, RunConfig, shown};
 use emberlm::footprint::Size;
 use emberlm::prepare::Drawn;
+use emberlm::resume::Resume;
+use emberlm::train::Spike;
 use emberlm::run::{Event, Report, RunOptions, run as run_config};
 use emberlm::{builtin, memory};
 use emberlm_data::{CacheEvent, Layout};
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::WrongUsage;
-
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
-    if args.resume.is_some() {
-        bail!(WrongUsage("--resume is not yet available; start the run again".into()));
-    }
-    let config = configuration(&args.run)?;
+    let (config, resume) = match &args.resume {
+        None => (configuration(&args.run)?, None),
+        Some(from) => {
+            let from = from.clone();
+            let config = configuration_to_resume(&args.run, from.as_deref())?;
+            (config, Some(Resume { from, allow_changes: args.allow_changes }))
+        }
+    };
+    start(&config, resume, args.dry_run, args.quiet)
+}
+
+/// Runs a configuration from the beginning.
+pub(super) fn run_configured(config: &RunConfig, quiet: bool) -> Result<()> {
+    start(config, None, false, quiet)
+}
+
+fn start(config: &RunConfig, resume: Option<Resume>, dry_run: bool, quiet: bool) -> Result<()> {
     if let Some(threads) = config.train.threads {
         rayon::ThreadPoolBuilder::new()
             .num_threads(threads.get())
@@ -30,15 +45,15 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     }
     let interrupt = Arc::new(AtomicBool::new(false));
     stop_on_signal(interrupt.clone())?;
-    let options = RunOptions { dry_run: args.dry_run, interrupt: &interrupt };
-    let mut screen = Screen::new(args.quiet, config.train.log_every.get());
-    let report = run_config(&config, options, &mut |event| screen.show(&event));
+    let options = RunOptions { dry_run, interrupt: &interrupt, resume };
+    let mut screen = Screen::new(quiet, config.train.log_every.get());
+    let report = run_config(config, options, &mut |event| screen.show(&event));
     screen.bar.finish_and_clear();
     let report = report?;
-    if args.dry_run {
+    if dry_run {
         super::plan::print_table(&report.memory);
     }
-    print_report(&report, args.dry_run);
+    print_report(&report, dry_run);
     Ok(())
 }
 
@@ -52,6 +67,43 @@ pub(super) fn configuration(args: &RunArgs) -> Result<RunConfig> {
         }
         None => config::load_str("[lora]\n", "defaults", &overrides)?,
     })
+}
+
+/// The configuration of a run that goes on: that of the checkpoint where none is given. What a default would decide anew,
+/// the day, is as it was.
+fn configuration_to_resume(args: &RunArgs, from: Option<&Path>) -> Result<RunConfig> {
+    let names_none = args.config.is_none() && args.model.is_none() && args.data.is_empty();
+    if let (Some(from), true) = (from, names_none) {
+        let file = from.join(CONFIG_FILE);
+        if !file.is_file() {
+            bail!(
+                "{}: expected a checkpoint or a run folder, which has a {CONFIG_FILE}; found none",
+                shown(from).display()
+            );
+        }
+        let mut overrides = vec![];
+        // The folder may have been moved since.
+        if args.out.is_none() {
+            let is_checkpoint = from.join(checkpoint::STATE_FILE).is_file();
+            let folder = if is_checkpoint { from.parent().unwrap_or(from) } else { from };
+            let Some(folder) = std::path::absolute(folder)?.to_str().map(str::to_owned) else {
+                bail!("{}: expected a path in UTF-8", folder.display());
+            };
+            overrides.push(Override::Flag {
+                flag: "--resume",
+                key: "train.output_dir",
+                value: folder.into(),
+            });
+        }
+        overrides.extend(args.overrides());
+        return Ok(config::load(Some(&file), &overrides)?);
+    }
+    let config = configuration(args)?;
+    let folder = from.unwrap_or(&config.train.output_dir);
+    let Ok(was) = config::load(Some(&folder.join(CONFIG_FILE)), &[]) else { return Ok(config) };
+    let mut args = args.clone();
+    args.date = Some(was.data.date);
+    configuration(&args)
 }
 
 /// The first Ctrl-C or SIGTERM asks the run to stop after its step; the second ends the process at once.
@@ -139,14 +191,42 @@ impl Screen {
                 );
                 self.bar = bar(plan.steps);
             }
-            Event::Evaluated { step, evaluation } => self.line(format!(
-                "step {step:>5}  held-out loss {:.4}  perplexity {:.2}",
-                evaluation.loss, evaluation.perplexity
+            Event::Warning { what } => self.line(format!("warning: {what}")),
+            Event::Damaged { why } => {
+                for why in *why {
+                    eprintln!("warning: {why}");
+                }
+            }
+            Event::Resumed { from: None, .. } => {
+                eprintln!("resume    no checkpoint yet: from the beginning");
+            }
+            Event::Resumed { from: Some(path), step, changes } => {
+                eprintln!("resume    after step {step}, from {}", shown(path).display());
+                for change in *changes {
+                    eprintln!("changed   {change}");
+                }
+            }
+            Event::Evaluated { step, evaluation, is_best } => self.line(format!(
+                "step {step:>5}  held-out loss {:.4}  perplexity {:.2}{}",
+                evaluation.loss,
+                evaluation.perplexity,
+                if *is_best { "  (best so far)" } else { "" }
             )),
             Event::Answered { .. } => {}
             Event::Step { log, tokens_per_s } => {
                 self.bar.set_position(log.step);
                 self.bar.set_message(format!("loss {:.4}", log.loss));
+                if let Some(Spike { unusual, examples }) = &log.spike {
+                    let named: Vec<String> =
+                        examples.iter().map(|(at, loss)| format!("{at} ({loss:.3})")).collect();
+                    self.line(format!(
+                        "warning: step {}: loss {:.4} is far above the {:.4} ± {:.4} before; the highest losses: {}",
+                        log.step, unusual.loss, unusual.mean, unusual.deviation, named.join(", ")
+                    ));
+                }
+                if let Some(why) = &log.skipped {
+                    self.line(format!("warning: the weights stay as they are. {why}"));
+                }
                 if log.step.is_multiple_of(self.log_every) {
                     self.line(format!(
                         "step {:>5}  epoch {:>6.2}  loss {:.4}  grad norm {:.3}  rate {:.2e}  {:.0} tokens/s  padding {:.0} %",
@@ -186,11 +266,12 @@ fn print_report(report: &Report, dry_run: bool) {
         return;
     }
     println!(
-        "trained {} of {} parameters in {:.1} s, {} steps",
+        "trained {} of {} parameters in {:.1} s, {} steps{}",
         grouped(report.count.trainable),
         grouped(report.count.total),
         report.seconds,
-        report.steps
+        report.steps,
+        report.resumed_at.map(|step| format!(", resumed after {step}")).unwrap_or_default()
     );
     if let Some(peak) = memory::peak_memory_mib() {
         println!("peak memory {peak} MiB");
@@ -201,11 +282,20 @@ fn print_report(report: &Report, dry_run: bool) {
             before.loss, after.loss, before.perplexity, after.perplexity
         );
     }
+    if let Some(best) = report.best.filter(|best| best.step != report.steps) {
+        println!("the lowest held-out loss was {:.4}, after step {}", best.loss, best.step);
+    }
     for (prompt, before, after) in &report.answers {
         println!("\n  {prompt}\n    before  {before}\n    after   {after}");
     }
     if report.interrupted {
-        println!("\ninterrupted after step {}; what was trained until then is saved", report.steps);
+        println!(
+            "\ninterrupted after step {}; what was trained until then is saved. Go on with --resume",
+            report.steps
+        );
+    }
+    if report.stopped_early {
+        println!("\nover after step {}: no progress on the held-out rows (train.patience)", report.steps);
     }
     if let Some(path) = &report.saved {
         let what = if report.is_adapter { "adapter" } else { "model" };

@@ -31,6 +31,7 @@ pub(super) const KEYS: &[&str] = &[
     "data.cache_dir",
     "data.shuffle",
     "data.date",
+    "data.prompts",
     "data.prompt_template",
     "data.completion_template",
     "data.system_template",
@@ -63,6 +64,14 @@ pub(super) const KEYS: &[&str] = &[
     "train.keep_last",
     "train.log_every",
     "train.threads",
+    "train.on_nonfinite",
+    "train.max_skipped",
+    "train.on_spike",
+    "train.spike_threshold",
+    "train.save_best",
+    "train.result",
+    "train.patience",
+    "train.min_improvement",
 ];
 
 /// Keys that hold one path, a list of paths, or a list of tables with a `path`.
@@ -124,6 +133,9 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("save_steps", "train.save_every"),
     ("save_total_limit", "train.keep_last"),
     ("logging_steps", "train.log_every"),
+    ("load_best_model_at_end", "train.result"),
+    ("early_stopping_patience", "train.patience"),
+    ("early_stopping_threshold", "train.min_improvement"),
     ("overwrite_output_dir", "train.overwrite"),
 ];
 

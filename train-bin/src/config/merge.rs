@@ -32,6 +32,13 @@ pub enum Override {
         /// The value.
         value: Value,
     },
+    /// Not from the command line, but what takes the place of a default: the file goes before it.
+    Default {
+        /// The key it sets: `data.date`.
+        key: &'static str,
+        /// The value.
+        value: Value,
+    },
 }
 
 /// The layers merged so far.
@@ -76,11 +83,21 @@ impl Layers {
         merge(&mut self.table, &mut self.origins, "", table, folder, origin_of);
     }
 
+    /// Adds what takes the place of defaults, before anything else is added.
+    pub(super) fn add_defaults(&mut self, overrides: &[Override]) {
+        for setting in overrides {
+            if let Override::Default { key, value } = setting {
+                self.add_table(nested(key, value.clone()), Path::new(""), &|_| None);
+            }
+        }
+    }
+
     /// Adds settings of the command line. Their relative paths begin at the working directory.
     pub(super) fn add_overrides(&mut self, overrides: &[Override]) -> Result<(), Vec<Fault>> {
         let mut faults = Vec::new();
         for setting in overrides {
             let (key, value, origin) = match setting {
+                Override::Default { .. } => continue,
                 Override::Flag { flag, key, value } => {
                     ((*key).to_owned(), value.clone(), Origin::Flag(flag))
                 }
@@ -93,15 +110,19 @@ impl Layers {
                     }
                 },
             };
-            let nested = key.rsplit('.').fold(value, |value, part| {
-                Value::Table(Table::from_iter([(part.to_owned(), value)]))
-            });
-            if let Value::Table(table) = nested {
-                self.add_table(table, Path::new(""), &|_| Some(origin.clone()));
-            }
+            self.add_table(nested(&key, value), Path::new(""), &|_| Some(origin.clone()));
         }
         if faults.is_empty() { Ok(()) } else { Err(faults) }
     }
+}
+
+/// `value` at a full key.
+fn nested(key: &str, value: Value) -> Table {
+    let (sections, last) = key.rsplit_once('.').unwrap_or(("", key));
+    let table = Table::from_iter([(last.to_owned(), value)]);
+    sections.rsplit('.').filter(|section| !section.is_empty()).fold(table, |table, section| {
+        Table::from_iter([(section.to_owned(), Value::Table(table))])
+    })
 }
 
 fn merge(

@@ -43,6 +43,7 @@
 //! group_by_length = false      # true: examples of similar length in a micro-batch
 //! shuffle = true
 //! date = "2026-11-29"          # the day that chat templates tell; default: today
+//! prompts = ["Why is it hot?"] # asked at each evaluation, the answers kept; default: none
 //! cache_dir = "cache"          # folder for tokens; default: none, tokens are held in memory
 //! text_by = "file"             # file | paragraph | line: what is a document in plain text
 //! on_error = "fail"            # fail | skip: what a row that can't be read does
@@ -78,12 +79,21 @@
 //! recompute = "selective"      # none | selective | block
 //! seed = 0
 //! eval_every = 100             # steps; default: false, only at the end
-//! save_every = 100             # steps; default: false, only at the end
-//! keep_last = 3                # checkpoints; default: false, all of them
+//! save_every = 500             # steps; false: no checkpoints
+//! keep_last = 2                # checkpoints; false: all of them
 //! log_every = 1                # steps
 //! threads = 8                  # default: all cores
+//! on_nonfinite = "stop"        # stop | skip: what a loss or gradient that isn't finite does
+//! max_skipped = 3              # steps in a row that may be passed over
+//! on_spike = "warn"            # off | warn | skip | stop: what a loss far above the ones before does
+//! spike_threshold = 6.0        # standard deviations that are far
+//! save_best = true             # a checkpoint at the best evaluation so far; it is kept
+//! result = "last"              # last | best: which weights are the result
+//! patience = 5                 # evaluations without improvement that end the run; default: false, never
+//! min_improvement = 0.0        # by how much a loss has to be lower to be an improvement
 //! ```
 
+mod changes;
 mod check;
 mod choice;
 mod error;
@@ -91,6 +101,7 @@ mod keys;
 mod merge;
 mod raw;
 mod reading;
+mod watch;
 mod write;
 
 use std::num::{NonZeroU64, NonZeroUsize};
@@ -101,6 +112,7 @@ use emberlm_quant::Quantization;
 use serde::{Serialize, Serializer};
 use toml::Table;
 
+pub use changes::{Change, Effect, changes};
 pub use choice::{
     Backend, Choice, Dtype, OnError, Optimizer, Quant, Recompute, Schedule, Template, TrainOn,
     UnknownChoice,
@@ -108,6 +120,7 @@ pub use choice::{
 pub use error::{ConfigError, Fault, FaultKind, Origin, WriteError};
 pub use merge::Override;
 pub use reading::Reading;
+pub use watch::{Kept, Watch};
 
 use merge::{Layers, absolute};
 
@@ -221,6 +234,8 @@ pub struct DataSection {
     pub shuffle: bool,
     /// The day (`YYYY-MM-DD`) that chat templates tell.
     pub date: String,
+    /// Questions that are asked at each evaluation.
+    pub prompts: Vec<String>,
     /// The folder in which tokens are kept, and from which they are mapped; `None`: they are held in memory.
     pub cache_dir: Option<PathBuf>,
     /// How rows are read.
@@ -307,7 +322,7 @@ pub struct TrainSection {
     pub seed: u64,
     /// Steps between evaluations; `None`: only at the end.
     pub eval_every: Option<NonZeroU64>,
-    /// Steps between checkpoints; `None`: only at the end.
+    /// Steps between checkpoints; `None`: there are none.
     pub save_every: Option<NonZeroU64>,
     /// How many checkpoints are kept; `None`: all.
     pub keep_last: Option<NonZeroUsize>,
@@ -315,6 +330,8 @@ pub struct TrainSection {
     pub log_every: NonZeroU64,
     /// CPU threads; `None`: all cores.
     pub threads: Option<NonZeroUsize>,
+    /// How the run is watched over.
+    pub watch: Watch,
 }
 
 /// When a run is over.
@@ -380,6 +397,7 @@ impl Default for DataSection {
             layout: Layout::default(),
             shuffle: true,
             date: date::today(),
+            prompts: Vec::new(),
             cache_dir: None,
             reading: Reading::default(),
         }
@@ -406,10 +424,11 @@ impl Default for TrainSection {
             recompute: Recompute::default(),
             seed: 0,
             eval_every: None,
-            save_every: None,
-            keep_last: None,
+            save_every: NonZeroU64::new(500),
+            keep_last: NonZeroUsize::new(2),
             log_every: NonZeroU64::MIN,
             threads: None,
+            watch: Watch::default(),
         }
     }
 }
@@ -497,6 +516,7 @@ fn load_layers(
     overrides: &[Override],
 ) -> Result<RunConfig, ConfigError> {
     let mut layers = Layers::default();
+    layers.add_defaults(overrides);
     let in_text = layers.add_text(name, text, folder);
     let in_overrides = layers.add_overrides(overrides);
     let checked = match (&in_text, &in_overrides) {

@@ -232,6 +232,7 @@ pub(super) struct RawData {
     pub(super) cache_dir: Field<PathBuf>,
     pub(super) shuffle: Field<bool>,
     pub(super) date: Field<String>,
+    pub(super) prompts: Field<Vec<String>>,
     #[serde(flatten)]
     pub(super) reading: RawReading,
     #[serde(flatten)]
@@ -285,7 +286,23 @@ pub(super) struct RawTrain {
     pub(super) log_every: Field<i64>,
     pub(super) threads: Field<i64>,
     #[serde(flatten)]
+    pub(super) watch: RawWatch,
+    #[serde(flatten)]
     pub(super) unknown: toml::Table,
+}
+
+/// The keys of `[train]` that say how a run is watched over.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct RawWatch {
+    pub(super) on_nonfinite: Field<String>,
+    pub(super) max_skipped: Field<i64>,
+    pub(super) on_spike: Field<String>,
+    pub(super) spike_threshold: Field<f64>,
+    pub(super) save_best: Field<bool>,
+    pub(super) result: Field<String>,
+    pub(super) patience: Field<OrOff<i64>>,
+    pub(super) min_improvement: Field<f64>,
 }
 
 #[cfg(test)]

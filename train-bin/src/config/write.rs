@@ -10,11 +10,11 @@ use super::error::WriteError;
 use super::merge::absolute;
 use super::raw::{
     Field, Off, OrOff, Paths, RawConfig, RawData, RawLora, RawModel, RawReading, RawSource,
-    RawTargets, RawTrain,
+    RawTargets, RawTrain, RawWatch,
 };
 use super::{
     DataSection, DataSource, Duration, Layout, LoraSection, LoraStart, ModelSection, ModelSource,
-    Reading, RunConfig, Targets, TrainSection, Warmup,
+    Reading, RunConfig, Targets, TrainSection, Warmup, Watch,
 };
 
 /// The raw configuration that checks as `config`.
@@ -96,6 +96,7 @@ fn raw_data(data: &DataSection) -> Result<RawData, WriteError> {
         cache_dir: data.cache_dir.as_deref().map(absolute).into(),
         shuffle: Field::Given(data.shuffle),
         date: Field::Given(data.date.clone()),
+        prompts: Some(data.prompts.clone()).filter(|prompts| !prompts.is_empty()).into(),
         reading: raw_reading(&data.reading)?,
         unknown: Table::new(),
     })
@@ -156,7 +157,22 @@ fn raw_train(train: &TrainSection) -> Result<RawTrain, WriteError> {
             Some(threads) => integer("train.threads", threads.get() as u64)?,
             None => Field::Absent,
         },
+        watch: raw_watch(&train.watch)?,
         unknown: Table::new(),
+    })
+}
+
+fn raw_watch(watch: &Watch) -> Result<RawWatch, WriteError> {
+    let Watch { guards, .. } = watch;
+    Ok(RawWatch {
+        on_nonfinite: name(guards.on_nonfinite),
+        max_skipped: integer("train.max_skipped", guards.max_skipped)?,
+        on_spike: name(guards.on_spike),
+        spike_threshold: Field::Given(guards.spike_threshold),
+        save_best: Field::Given(watch.save_best),
+        result: name(watch.result),
+        patience: integer_or_off("train.patience", watch.patience.map(NonZeroU64::get))?,
+        min_improvement: Field::Given(watch.min_improvement),
     })
 }
 

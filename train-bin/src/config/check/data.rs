@@ -32,6 +32,7 @@ impl Check {
             layout,
             shuffle,
             date: self.date(raw.date).unwrap_or(default.date),
+            prompts: self.given("data.prompts", raw.prompts).unwrap_or_default(),
             cache_dir: self.path("data.cache_dir", raw.cache_dir),
             reading,
         }

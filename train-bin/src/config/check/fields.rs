@@ -160,6 +160,20 @@ impl Check {
         )
     }
 
+    /// As [`whole_or_off`](Self::whole_or_off), for what is on unless it is switched off.
+    pub(super) fn whole_unless_off<T>(
+        &mut self,
+        key: &str,
+        field: Field<OrOff<i64>>,
+        default: Option<T>,
+        convert: fn(i64) -> Option<T>,
+    ) -> Option<T>
+    where
+        OrOff<i64>: Expected,
+    {
+        if field.is_absent() { default } else { self.whole_or_off(key, field, convert) }
+    }
+
     pub(super) fn out_of_range(
         &mut self,
         key: &str,

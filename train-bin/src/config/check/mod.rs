@@ -6,6 +6,7 @@ mod lora;
 mod model;
 mod reading;
 mod train;
+mod watch;
 
 use std::collections::BTreeMap;
 

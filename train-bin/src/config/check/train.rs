@@ -4,6 +4,7 @@ use super::Check;
 use super::fields::{
     is_not_negative, is_positive, is_share, nonzero_u64, nonzero_usize, not_negative,
 };
+use super::watch::is_on;
 use crate::config::choice::Recompute;
 use crate::config::raw::{Field, Off, OrOff, RawTrain};
 use crate::config::{Duration, TrainSection, Warmup};
@@ -132,9 +133,20 @@ impl Check {
             seed: self
                 .whole("train.seed", raw.seed, from_0, default.seed, not_negative)
                 .unwrap_or(default.seed),
+            watch: self.watch(raw.watch, is_on(&raw.eval_every)),
             eval_every: self.whole_or_off("train.eval_every", raw.eval_every, nonzero_u64),
-            save_every: self.whole_or_off("train.save_every", raw.save_every, nonzero_u64),
-            keep_last: self.whole_or_off("train.keep_last", raw.keep_last, nonzero_usize),
+            save_every: self.whole_unless_off(
+                "train.save_every",
+                raw.save_every,
+                default.save_every,
+                nonzero_u64,
+            ),
+            keep_last: self.whole_unless_off(
+                "train.keep_last",
+                raw.keep_last,
+                default.keep_last,
+                nonzero_usize,
+            ),
             log_every: self
                 .whole("train.log_every", raw.log_every, from_1, default.log_every, nonzero_u64)
                 .unwrap_or(default.log_every),

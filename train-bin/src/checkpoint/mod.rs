@@ -1,0 +1,273 @@
+//! Checkpoints: folders from which a run goes on as if it had never stopped.
+//!
+//! `checkpoint-N` holds what is trained after N steps in its usual form (an adapter that PEFT loads, or a model in f32),
+//! and beside it what else changes from step to step: `optimizer.safetensors` and `training_state.json`, and the
+//! `config.toml` of the run. `checksums.xxh128` is written last: with it, the checkpoint is whole (`xxhsum -c` checks it).
+//! The folder is made beside its place, synced and renamed, so that it is there whole or not at all.
+
+mod folder;
+mod sums;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use emberlm_data::Cursor;
+use emberlm_quant::QuantBackend;
+use emberlm_quant::atomic_file::write_atomically;
+use emberlm_quant::tensor_file::{FloatDtype, TensorFile};
+use emberlm_quant::tensor_file::{StoredDtype, StoredTensor, write_stored};
+use serde::{Deserialize, Serialize};
+
+use crate::book::Book;
+use crate::guard::Guard;
+use crate::optimizer::{Optimizer, OptimizerConfig, OptimizerState, StateDtype, StateTensor};
+use crate::train::State;
+
+pub use folder::{PREFIX, all_in, put, set_aside, unfinished_in};
+pub use sums::{SUMS_FILE, verify};
+
+/// The moments of the optimizer.
+pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
+/// Everything else that changes from step to step.
+pub const STATE_FILE: &str = "training_state.json";
+/// The configuration of the run, as it was resolved.
+pub const CONFIG_FILE: &str = "config.toml";
+
+/// The form of [`TrainingState`] that this program writes.
+const VERSION: u32 = 1;
+
+/// Why a checkpoint can't be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It isn't whole, or not as it was written.
+    #[error("{}: this checkpoint is damaged: {why}. Go on from another one, or start the run again", path.display())]
+    Damaged {
+        /// The folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// It was written by a later version of the program.
+    #[error("{}: written in form {found}, and this program reads form {VERSION}; use the program that wrote it", path.display())]
+    Version {
+        /// The file.
+        path: PathBuf,
+        /// The form it is in.
+        found: u32,
+    },
+    /// Nothing of the kind.
+    #[error(
+        "{}: expected a checkpoint, which has a {STATE_FILE}, or a run folder with checkpoints; found neither",
+        path.display()
+    )]
+    NotACheckpoint {
+        /// The folder.
+        path: PathBuf,
+    },
+}
+
+/// What a checkpoint says beside weights and moments.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TrainingState {
+    version: u32,
+    /// Version of the program that wrote it.
+    pub emberlm: String,
+    /// Steps made.
+    pub step: u64,
+    /// Rows that they took.
+    pub rows: u64,
+    cursor: CursorFile,
+    optimizer: OptimizerFile,
+    guard: Guard,
+    /// Seconds of training until here, over all parts of the run.
+    pub seconds: f64,
+    /// What the evaluations found.
+    pub book: Book,
+    /// Fingerprint of the rows to learn from.
+    pub data: String,
+    /// Hash of the base model's files.
+    pub base: String,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct CursorFile {
+    epoch: u64,
+    place: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct OptimizerFile {
+    kind: String,
+    steps: u64,
+}
+
+/// What a checkpoint is told beside the state of the loop.
+#[derive(Debug, Clone, Copy)]
+pub struct Surroundings<'a> {
+    /// Seconds of training until here, over all parts of the run.
+    pub seconds: f64,
+    /// What the evaluations found.
+    pub book: &'a Book,
+    /// Fingerprint of the rows to learn from.
+    pub data: &'a str,
+    /// Hash of the base model's files.
+    pub base: &'a str,
+    /// The configuration of the run, as TOML.
+    pub config: &'a str,
+}
+
+/// Writes into `folder` what a run needs to go on, beside its weights.
+///
+/// # Errors
+/// [`CheckpointError::Io`].
+pub fn write_state<B: QuantBackend>(
+    folder: &Path,
+    state: &State<B>,
+    surroundings: &Surroundings<'_>,
+) -> Result<(), CheckpointError> {
+    let OptimizerState { kind, steps, tensors } = state.optimizer.state();
+    let stored: Vec<StoredTensor<'_>> = tensors
+        .iter()
+        .map(|(name, tensor)| StoredTensor {
+            name: name.clone(),
+            shape: tensor.shape.clone(),
+            dtype: match tensor.dtype {
+                StateDtype::F32 => StoredDtype::Float(FloatDtype::F32),
+                StateDtype::U8 => StoredDtype::U8,
+            },
+            bytes: Box::new(|| tensor.bytes.clone()),
+        })
+        .collect();
+    let path = folder.join(OPTIMIZER_FILE);
+    write_stored(&path, &stored)
+        .map_err(|error| CheckpointError::Io { path, source: io::Error::other(error) })?;
+    let Surroundings { seconds, book, data, base, config } = *surroundings;
+    let Cursor { epoch, place } = state.cursor;
+    let file = TrainingState {
+        version: VERSION,
+        emberlm: env!("CARGO_PKG_VERSION").into(),
+        step: state.step,
+        rows: state.rows,
+        cursor: CursorFile { epoch, place },
+        optimizer: OptimizerFile { kind, steps },
+        guard: state.guard,
+        seconds,
+        book: book.clone(),
+        data: data.into(),
+        base: base.into(),
+    };
+    let text = serde_json::to_string_pretty(&file).map_err(|error| CheckpointError::Io {
+        path: folder.join(STATE_FILE),
+        source: error.into(),
+    })?;
+    for (name, text) in [(STATE_FILE, text.as_str()), (CONFIG_FILE, config)] {
+        let path = folder.join(name);
+        write_atomically(&path, |out| out.write_all(text.as_bytes()))
+            .map_err(|source| CheckpointError::Io { path, source })?;
+    }
+    Ok(())
+}
+
+/// A checkpoint that is whole.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    /// The folder.
+    pub path: PathBuf,
+    /// What it says beside weights and moments.
+    pub state: TrainingState,
+    /// The text of its configuration.
+    pub config: String,
+}
+
+impl Checkpoint {
+    /// Reads a checkpoint and checks that every file is as it was written.
+    ///
+    /// # Errors
+    /// [`CheckpointError`].
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        let state_path = path.join(STATE_FILE);
+        if !state_path.is_file() && !path.join(SUMS_FILE).is_file() {
+            return Err(CheckpointError::NotACheckpoint { path: path.into() });
+        }
+        let damaged = |why| CheckpointError::Damaged { path: path.into(), why };
+        verify(path).map_err(damaged)?;
+        let text = |path: &Path| {
+            fs::read_to_string(path)
+                .map_err(|source| CheckpointError::Io { path: path.into(), source })
+        };
+        let state = text(&state_path)?;
+        #[derive(Deserialize)]
+        struct Form {
+            version: u32,
+        }
+        let wrong = |error: serde_json::Error| damaged(format!("{STATE_FILE}: {error}"));
+        let Form { version: found } = serde_json::from_str(&state).map_err(wrong)?;
+        if found != VERSION {
+            return Err(CheckpointError::Version { path: state_path, found });
+        }
+        let state = serde_json::from_str(&state).map_err(wrong)?;
+        let config = text(&path.join(CONFIG_FILE))?;
+        Ok(Self { path: path.into(), state, config })
+    }
+
+    /// The state of the loop. `new_optimizer`: with an optimizer that has made no step.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Damaged`], where the moments aren't those of such an optimizer.
+    pub fn state<B: QuantBackend>(
+        &self,
+        optimizer: OptimizerConfig,
+        new_optimizer: bool,
+        device: &B::Device,
+    ) -> Result<State<B>, CheckpointError> {
+        let TrainingState { step, rows, cursor, guard, .. } = self.state;
+        let optimizer = if new_optimizer {
+            Optimizer::new(optimizer)
+        } else {
+            self.optimizer::<B>(optimizer, device)?
+        };
+        let cursor = Cursor { epoch: cursor.epoch, place: cursor.place };
+        Ok(State { step, rows, cursor, optimizer, guard })
+    }
+
+    /// The optimizer that it was written by.
+    pub fn optimizer_kind(&self) -> &str {
+        &self.state.optimizer.kind
+    }
+
+    fn optimizer<B: QuantBackend>(
+        &self,
+        config: OptimizerConfig,
+        device: &B::Device,
+    ) -> Result<Optimizer<B>, CheckpointError> {
+        let damaged = |why| CheckpointError::Damaged { path: self.path.clone(), why };
+        let file = TensorFile::open(&self.path.join(OPTIMIZER_FILE))
+            .map_err(|error| damaged(error.to_string()))?;
+        let mut tensors = BTreeMap::new();
+        for (name, entry) in file.entries() {
+            let dtype = match StateDtype::of_entry(entry.dtype) {
+                Some(dtype) => dtype,
+                None => return Err(damaged(format!("{name} is of a type that no moments are"))),
+            };
+            let bytes = file.read_bytes(name).map_err(|error| damaged(error.to_string()))?;
+            let shape = entry.shape.clone();
+            tensors.insert(name.clone(), StateTensor { dtype, shape, bytes });
+        }
+        let OptimizerFile { kind, steps } = self.state.optimizer.clone();
+        let state = OptimizerState { kind, steps, tensors };
+        Optimizer::restore(config, &state, device).map_err(|error| damaged(error.to_string()))
+    }
+}
