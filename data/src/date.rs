@@ -1,7 +1,7 @@
 //! Days, as chat templates tell them.
 
-use jiff::{Timestamp, Unit, Zoned};
 use jiff::civil::Date;
+use jiff::{Timestamp, Unit, Zoned};
 
 /// Today, where this machine is, as `YYYY-MM-DD`.
 pub fn today() -> String {

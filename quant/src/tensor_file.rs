@@ -238,6 +238,17 @@ impl TensorFile {
         Ok(bytes)
     }
 
+    /// The little-endian bytes of a tensor of any dtype, row-major.
+    ///
+    /// # Errors
+    /// [`TensorFileError::NoSuchTensor`].
+    pub fn read_raw(&self, name: &str) -> Result<Vec<u8>, TensorFileError> {
+        let entry = self.entry(name)?;
+        let bytes = self.bytes.as_slice()[entry.start..entry.end].to_vec();
+        self.bytes.release(entry.start, entry.end);
+        Ok(bytes)
+    }
+
     fn entry(&self, name: &str) -> Result<&TensorEntry, TensorFileError> {
         self.entries.get(name).ok_or_else(|| TensorFileError::NoSuchTensor {
             path: self.path.clone(),

@@ -75,6 +75,8 @@ pub struct NamedTensor<'a> {
 pub enum StoredDtype {
     /// A float.
     Float(FloatDtype),
+    /// A float of 64 bits.
+    F64,
     /// Bytes.
     U8,
     /// Signed bytes.
@@ -86,6 +88,7 @@ impl StoredDtype {
     pub fn bytes(self) -> usize {
         match self {
             Self::Float(dtype) => dtype.bytes(),
+            Self::F64 => 8,
             Self::U8 | Self::I8 => 1,
         }
     }
@@ -123,6 +126,7 @@ impl View for &StoredTensor<'_> {
             StoredDtype::Float(FloatDtype::F32) => Dtype::F32,
             StoredDtype::Float(FloatDtype::F16) => Dtype::F16,
             StoredDtype::Float(FloatDtype::Bf16) => Dtype::BF16,
+            StoredDtype::F64 => Dtype::F64,
             StoredDtype::U8 => Dtype::U8,
             StoredDtype::I8 => Dtype::I8,
         }

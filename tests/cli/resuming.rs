@@ -213,7 +213,9 @@ fn what_leaves_the_steps_as_they_are_may_change() {
         "train run.toml --resume --set train.log_every=2 --set train.eval_every=4 \
          --set train.threads=1 --set train.keep_last=1 --set train.recompute=block",
     );
-    for text in ["after step 6", "train.eval_every: 5 → 4", "train.recompute: \"selective\" → \"block\""] {
+    for text in
+        ["after step 6", "train.eval_every: 5 → 4", "train.recompute: \"selective\" → \"block\""]
+    {
         assert!(said.contains(text), "{said}");
     }
     run.equals_the_whole("run");
@@ -230,7 +232,8 @@ fn what_leaves_the_steps_as_they_are_may_change() {
 #[test]
 fn what_changes_the_steps_is_refused_unless_it_is_wanted() {
     let run = Stopped::new();
-    let changed = "train run.toml --quiet --resume --set train.learning_rate=5e-3 --set train.seed=3";
+    let changed =
+        "train run.toml --quiet --resume --set train.learning_rate=5e-3 --set train.seed=3";
     run.refuses(
         changed,
         &["train.learning_rate: 0.01 → 0.005", "train.seed: 0 → 3", "--allow-changes"],

@@ -56,7 +56,9 @@ pub enum TrainError {
         examples: String,
     },
     /// Steps that were passed over, one after another.
-    #[error("more than {limit} steps in a row were passed over (train.max_skipped). The last one: {why}")]
+    #[error(
+        "more than {limit} steps in a row were passed over (train.max_skipped). The last one: {why}"
+    )]
     TooManySkipped {
         /// How many may be.
         limit: u64,

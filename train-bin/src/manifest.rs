@@ -97,9 +97,8 @@ impl Source {
     /// # Errors
     /// What the file system says.
     pub fn weights(folder: &Path) -> io::Result<Self> {
-        let mut paths: Vec<PathBuf> = std::fs::read_dir(folder)?
-            .map(|entry| Ok(entry?.path()))
-            .collect::<io::Result<_>>()?;
+        let mut paths: Vec<PathBuf> =
+            std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
         paths.retain(|path| path.extension().is_some_and(|kind| kind == "safetensors"));
         paths.sort_unstable();
         Ok(Self::new(paths.iter().map(|path| HashedFile::read(path)).collect::<io::Result<_>>()?))

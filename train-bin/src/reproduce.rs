@@ -62,7 +62,12 @@ pub fn prepare(manifest: &Path, out: &Path) -> Result<Again, ReproduceError> {
     differs(&mut differences, &manifest.program, &Program::this(backend));
     let now = Source::new(base.begin_hashing().files()?.to_vec());
     compare(&mut differences, "base model", &manifest.base, &now);
-    compare(&mut differences, "tokenizer", &manifest.tokenizer, &Source::tokenizer(&base.tokenizer));
+    compare(
+        &mut differences,
+        "tokenizer",
+        &manifest.tokenizer,
+        &Source::tokenizer(&base.tokenizer),
+    );
     let now = Source::new(begin_hashing_data(&config)?.files()?.to_vec());
     compare(&mut differences, "data", &manifest.data, &now);
     Ok(Again { config, expected, differences })

@@ -196,7 +196,8 @@ impl GoOn {
 fn refuse_newer(folder: &Path, step: u64) -> Result<(), ResumeError> {
     let there = checkpoint::all_in(folder)
         .map_err(|source| CheckpointError::Io { path: folder.into(), source })?;
-    let is_newer = |(later, path): &&(u64, PathBuf)| *later > step && checkpoint::verify(path).is_ok();
+    let is_newer =
+        |(later, path): &&(u64, PathBuf)| *later > step && checkpoint::verify(path).is_ok();
     let newer: Vec<u64> = there.iter().filter(is_newer).map(|(step, _)| *step).collect();
     if newer.is_empty() {
         return Ok(());

@@ -7,11 +7,11 @@ use emberlm_lora::DropoutKey;
 use emberlm_model::{CausalLm, ModelConfig};
 use emberlm_quant::QuantBackend;
 
-use crate::adamw::AdamWConfig;
 use crate::check::{self, TrainError};
 use crate::config::{Recompute, Schedule};
 use crate::grads::Gradients;
 use crate::guard::{Guard, GuardConfig, OnNonFinite, OnSpike, Unusual};
+use crate::optimizer::adamw::AdamWConfig;
 use crate::optimizer::{Optimizer, OptimizerConfig};
 use crate::schedule::LearningRate;
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};

@@ -18,6 +18,7 @@ use emberlm_quant::QuantBackend;
 use emberlm_quant::atomic_file::write_atomically;
 use emberlm_quant::tensor_file::{FloatDtype, TensorFile};
 use emberlm_quant::tensor_file::{StoredDtype, StoredTensor, write_stored};
+use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
 use crate::book::Book;
@@ -146,6 +147,7 @@ pub fn write_state<B: QuantBackend>(
             shape: tensor.shape.clone(),
             dtype: match tensor.dtype {
                 StateDtype::F32 => StoredDtype::Float(FloatDtype::F32),
+                StateDtype::F64 => StoredDtype::F64,
                 StateDtype::U8 => StoredDtype::U8,
             },
             bytes: Box::new(|| tensor.bytes.clone()),
@@ -258,11 +260,13 @@ impl Checkpoint {
             .map_err(|error| damaged(error.to_string()))?;
         let mut tensors = BTreeMap::new();
         for (name, entry) in file.entries() {
-            let dtype = match StateDtype::of_entry(entry.dtype) {
-                Some(dtype) => dtype,
-                None => return Err(damaged(format!("{name} is of a type that no moments are"))),
+            let dtype = match entry.dtype {
+                Dtype::F32 => StateDtype::F32,
+                Dtype::F64 => StateDtype::F64,
+                Dtype::U8 => StateDtype::U8,
+                other => return Err(damaged(format!("{name} is of type {other:?}"))),
             };
-            let bytes = file.read_bytes(name).map_err(|error| damaged(error.to_string()))?;
+            let bytes = file.read_raw(name).map_err(|error| damaged(error.to_string()))?;
             let shape = entry.shape.clone();
             tensors.insert(name.clone(), StateTensor { dtype, shape, bytes });
         }

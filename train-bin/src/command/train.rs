@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use emberlm::cli::{RunArgs, TrainArgs};
 use emberlm::checkpoint::{self, CONFIG_FILE};
+use emberlm::cli::{RunArgs, TrainArgs};
 use emberlm::config::{self, Override, RunConfig, shown};
 use emberlm::footprint::Size;
 use emberlm::prepare::Drawn;
 use emberlm::resume::Resume;
-use emberlm::train::Spike;
 use emberlm::run::{Event, Report, RunOptions, run as run_config};
+use emberlm::train::Spike;
 use emberlm::{builtin, memory};
 use emberlm_data::{CacheEvent, Layout};
 use indicatif::{ProgressBar, ProgressStyle};
@@ -295,7 +295,10 @@ fn print_report(report: &Report, dry_run: bool) {
         );
     }
     if report.stopped_early {
-        println!("\nover after step {}: no progress on the held-out rows (train.patience)", report.steps);
+        println!(
+            "\nover after step {}: no progress on the held-out rows (train.patience)",
+            report.steps
+        );
     }
     if let Some(path) = &report.saved {
         let what = if report.is_adapter { "adapter" } else { "model" };

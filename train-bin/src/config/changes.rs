@@ -71,7 +71,8 @@ const WITHOUT_EFFECT: &[&str] = &[
 const OF_LAYOUT: &[&str] = &["data.packing", "data.group_by_length", "data.shuffle"];
 
 /// Keys that say what the trained weights are.
-const OF_WEIGHTS: &[&str] = &["lora", "lora.r", "lora.alpha", "lora.target_modules", "lora.use_rslora"];
+const OF_WEIGHTS: &[&str] =
+    &["lora", "lora.r", "lora.alpha", "lora.target_modules", "lora.use_rslora"];
 
 fn effect(key: &str) -> Effect {
     let is_data = key.starts_with("data.") && !OF_LAYOUT.contains(&key);
@@ -128,7 +129,9 @@ mod tests {
         let read = |text: &str| load_str(text, "a", &[]).unwrap();
         let was = read("[lora]\nr = 8\n[train]\nlearning_rate = 1e-3\nlog_every = 5");
         assert_eq!(changes(&was, &was).unwrap(), []);
-        let now = read("[lora]\nr = 4\n[data]\nshuffle = false\nmax_length = 99\n[train]\nlearning_rate = 2e-3");
+        let now = read(
+            "[lora]\nr = 4\n[data]\nshuffle = false\nmax_length = 99\n[train]\nlearning_rate = 2e-3",
+        );
         let changes = changes(&was, &now).unwrap();
         let told: Vec<(String, Effect)> =
             changes.iter().map(|change| (change.to_string(), change.effect)).collect();

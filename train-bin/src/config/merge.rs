@@ -120,9 +120,10 @@ impl Layers {
 fn nested(key: &str, value: Value) -> Table {
     let (sections, last) = key.rsplit_once('.').unwrap_or(("", key));
     let table = Table::from_iter([(last.to_owned(), value)]);
-    sections.rsplit('.').filter(|section| !section.is_empty()).fold(table, |table, section| {
-        Table::from_iter([(section.to_owned(), Value::Table(table))])
-    })
+    sections
+        .rsplit('.')
+        .filter(|section| !section.is_empty())
+        .fold(table, |table, section| Table::from_iter([(section.to_owned(), Value::Table(table))]))
 }
 
 fn merge(

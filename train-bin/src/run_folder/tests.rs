@@ -108,7 +108,9 @@ fn whatever_happens_to_a_checkpoint_is_found_out() {
         ("model.safetensors isn't as it was", &|| fs::write(&weights, &flipped).unwrap()),
         ("model.safetensors isn't as it was", &|| fs::write(&weights, &whole[..99]).unwrap()),
         ("model.safetensors: ", &|| fs::remove_file(&weights).unwrap()),
-        ("training_state.json isn't as it was", &|| fs::write(&state, text.replace('1', "2")).unwrap()),
+        ("training_state.json isn't as it was", &|| {
+            fs::write(&state, text.replace('1', "2")).unwrap()
+        }),
         ("never finished", &|| fs::remove_file(newest.join(checkpoint::SUMS_FILE)).unwrap()),
     ];
     for (expected, harm) in harm {
