@@ -284,11 +284,22 @@ fn a_damaged_checkpoint_is_passed_over_by_name() {
         let sums = run.place.path(&format!("run/checkpoint-{step}/checksums.xxh128"));
         fs::remove_file(sums).unwrap();
     }
-    fs::remove_file(run.place.path("run/metrics.jsonl")).unwrap();
-    fs::remove_file(run.place.path("run/adapter_config.json")).unwrap();
-    let said = run.goes_on("train run.toml --resume --set train.overwrite=true");
+    let said = run.goes_on("train run.toml --resume");
     assert!(said.contains("from the beginning") && said.contains("never finished"), "{said}");
     run.equals_the_whole("run");
+    assert!(run.place.path("run/checkpoint-6.damaged").is_dir());
+    // One that came to a result without checkpoints isn't run again unasked.
+    run.put_back();
+    for step in [3, 6] {
+        fs::remove_dir_all(run.place.path(&format!("run/checkpoint-{step}"))).unwrap();
+    }
+    run.place.write("run/adapter_model.safetensors", "a result");
+    let output = run.place.run("train run.toml --resume");
+    assert!(
+        stderr(&output).contains("there is a run in this folder already"),
+        "{}",
+        stderr(&output)
+    );
 }
 
 #[test]

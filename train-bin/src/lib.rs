@@ -19,6 +19,7 @@ pub mod footprint;
 pub mod generate;
 pub mod grads;
 pub mod guard;
+pub mod look_inside;
 pub mod manifest;
 pub mod memory;
 pub mod merge;

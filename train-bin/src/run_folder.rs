@@ -32,6 +32,9 @@ pub const METRICS_FILE: &str = "metrics.jsonl";
 /// A row an answer to a sample prompt.
 pub const SAMPLES_FILE: &str = "samples.jsonl";
 
+/// The weights that a run comes to.
+const RESULTS: [&str; 3] = [peft::WEIGHTS_FILE, weights::WEIGHTS_FILE, weights::INDEX_FILE];
+
 /// Why a run folder can't be used or written.
 #[derive(Debug, thiserror::Error)]
 pub enum RunFolderError {
@@ -178,18 +181,34 @@ impl Locked {
     /// # Errors
     /// [`RunFolderError::Taken`] where a run would be overwritten unasked; [`RunFolderError::Io`].
     pub fn begin(self, config: &RunConfig) -> Result<RunFolder, RunFolderError> {
-        let path = &self.path;
         if !config.train.overwrite {
-            let results = [peft::WEIGHTS_FILE, weights::WEIGHTS_FILE, weights::INDEX_FILE];
-            let marks = results.into_iter().chain([METRICS_FILE]);
-            if let Some(found) = marks.into_iter().find(|mark| path.join(mark).exists()) {
-                return Err(RunFolderError::Taken { path: shown(path), found });
-            }
+            self.refuse(RESULTS.into_iter().chain([METRICS_FILE]))?;
         }
-        for (_, old) in checkpoint::all_in(path).map_err(io_at(path))? {
+        for (_, old) in checkpoint::all_in(&self.path).map_err(io_at(&self.path))? {
             fs::remove_dir_all(&old).map_err(io_at(&old))?;
         }
         self.open_rows(config, None)
+    }
+
+    /// Begins a run in a folder where one came to no checkpoint, or to damaged ones only, which get another name.
+    ///
+    /// # Errors
+    /// [`RunFolderError::Taken`] where it came to a result all the same; [`RunFolderError::Io`].
+    pub fn begin_again(self, config: &RunConfig) -> Result<RunFolder, RunFolderError> {
+        if !config.train.overwrite {
+            self.refuse(RESULTS)?;
+        }
+        for (_, damaged) in checkpoint::all_in(&self.path).map_err(io_at(&self.path))? {
+            checkpoint::set_aside(&damaged).map_err(io_at(&damaged))?;
+        }
+        self.open_rows(config, None)
+    }
+
+    fn refuse(&self, marks: impl IntoIterator<Item = &'static str>) -> Result<(), RunFolderError> {
+        match marks.into_iter().find(|mark| self.path.join(mark).exists()) {
+            Some(found) => Err(RunFolderError::Taken { path: shown(&self.path), found }),
+            None => Ok(()),
+        }
     }
 
     /// Goes on with a run after `step` steps: what was written later is taken back, and checkpoints later than that, which
@@ -205,8 +224,8 @@ impl Locked {
     ) -> Result<RunFolder, RunFolderError> {
         let path = &self.path;
         if let Some(from) = from {
-            if !config.train.overwrite && path.join(METRICS_FILE).exists() {
-                return Err(RunFolderError::Taken { path: shown(path), found: METRICS_FILE });
+            if !config.train.overwrite {
+                self.refuse(RESULTS.into_iter().chain([METRICS_FILE]))?;
             }
             for name in [METRICS_FILE, SAMPLES_FILE] {
                 if from.join(name).exists() {

@@ -191,6 +191,7 @@ impl Screen {
                 );
                 self.bar = bar(plan.steps);
             }
+            Event::Inside { inside } => eprintln!("{inside}"),
             Event::Warning { what } => self.line(format!("warning: {what}")),
             Event::Damaged { why } => {
                 for why in *why {

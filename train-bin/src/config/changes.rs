@@ -65,6 +65,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "train.result",
     "train.patience",
     "train.min_improvement",
+    "train.debug",
 ];
 
 /// Keys of `[data]` that say how the rows are put together, not what they are.

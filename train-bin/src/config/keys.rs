@@ -72,6 +72,7 @@ pub(super) const KEYS: &[&str] = &[
     "train.result",
     "train.patience",
     "train.min_improvement",
+    "train.debug",
 ];
 
 /// Keys that hold one path, a list of paths, or a list of tables with a `path`.

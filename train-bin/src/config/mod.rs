@@ -91,6 +91,7 @@
 //! result = "last"              # last | best: which weights are the result
 //! patience = 5                 # evaluations without improvement that end the run; default: false, never
 //! min_improvement = 0.0        # by how much a loss has to be lower to be an improvement
+//! debug = false                # true: show one micro-batch by token, its activations and gradients
 //! ```
 
 mod changes;

@@ -303,6 +303,7 @@ pub(super) struct RawWatch {
     pub(super) result: Field<String>,
     pub(super) patience: Field<OrOff<i64>>,
     pub(super) min_improvement: Field<f64>,
+    pub(super) debug: Field<bool>,
 }
 
 #[cfg(test)]

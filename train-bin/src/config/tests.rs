@@ -1,6 +1,7 @@
 //! Every kind of fault, the order of the sources, and the way back to TOML.
 
 use super::*;
+use crate::guard::{GuardConfig, OnNonFinite, OnSpike};
 
 mod data;
 
@@ -54,6 +55,7 @@ group_by_length = false
 cache_dir = "/c"
 shuffle = false
 date = "2024-07-26"
+prompts = ["a", "b"]
 text_by = "paragraph"
 on_error = "skip"
 max_errors = 5
@@ -79,9 +81,17 @@ recompute = "block"
 seed = 11
 eval_every = 5
 save_every = 6
-keep_last = 2
+keep_last = 4
 log_every = 9
 threads = 1
+on_nonfinite = "skip"
+max_skipped = 7
+on_spike = "stop"
+spike_threshold = 4.5
+save_best = false
+patience = 8
+min_improvement = 0.25
+debug = true
 "#;
 
 fn full() -> RunConfig {
@@ -118,6 +128,7 @@ fn full() -> RunConfig {
             layout: Layout::Packed,
             shuffle: false,
             date: "2024-07-26".into(),
+            prompts: vec!["a".into(), "b".into()],
             cache_dir: Some("/c".into()),
             reading: Reading {
                 fields: [("question".to_owned(), "q".to_owned())].into(),
@@ -147,9 +158,22 @@ fn full() -> RunConfig {
             seed: 11,
             eval_every: NonZeroU64::new(5),
             save_every: NonZeroU64::new(6),
-            keep_last: NonZeroUsize::new(2),
+            keep_last: NonZeroUsize::new(4),
             log_every: NonZeroU64::new(9).unwrap(),
             threads: NonZeroUsize::new(1),
+            watch: Watch {
+                guards: GuardConfig {
+                    on_nonfinite: OnNonFinite::Skip,
+                    max_skipped: 7,
+                    on_spike: OnSpike::Stop,
+                    spike_threshold: 4.5,
+                },
+                save_best: false,
+                result: Kept::Last,
+                patience: NonZeroU64::new(8),
+                min_improvement: 0.25,
+                debug: true,
+            },
         },
     }
 }
@@ -718,4 +742,24 @@ fn how_rows_are_read_is_checked_together() {
         let [fault] = faults(text).try_into().unwrap();
         assert!(fault.contains(said), "{fault}");
     }
+}
+
+#[test]
+fn what_goes_by_evaluations_needs_evaluations() {
+    for key in ["patience = 3", "result = \"best\""] {
+        let found = faults(&format!("[train]\n{key}"));
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].contains("train.eval_every"), "{found:?}");
+        assert!(read(&format!("[train]\neval_every = 5\n{key}")).is_ok());
+    }
+    let found = faults("[train]\neval_every = 5\nresult = \"best\"\nsave_best = false");
+    assert!(found[0].contains("train.save_best"), "{found:?}");
+}
+
+#[test]
+fn checkpoints_are_saved_unless_they_are_switched_off() {
+    let train = read("").unwrap().train;
+    assert_eq!((train.save_every, train.keep_last), (NonZeroU64::new(500), NonZeroUsize::new(2)));
+    let train = read("[train]\nsave_every = false\nkeep_last = false").unwrap().train;
+    assert_eq!((train.save_every, train.keep_last), (None, None));
 }

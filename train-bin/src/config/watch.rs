@@ -18,6 +18,8 @@ pub struct Watch {
     pub patience: Option<NonZeroU64>,
     /// By how much a loss has to be lower to be an improvement, at least 0.
     pub min_improvement: f64,
+    /// Whether the first micro-batch is shown token by token, with activations and gradients.
+    pub debug: bool,
 }
 
 impl Default for Watch {
@@ -28,6 +30,7 @@ impl Default for Watch {
             result: Kept::default(),
             patience: None,
             min_improvement: 0.0,
+            debug: false,
         }
     }
 }

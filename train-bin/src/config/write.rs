@@ -173,6 +173,7 @@ fn raw_watch(watch: &Watch) -> Result<RawWatch, WriteError> {
         result: name(watch.result),
         patience: integer_or_off("train.patience", watch.patience.map(NonZeroU64::get))?,
         min_improvement: Field::Given(watch.min_improvement),
+        debug: Field::Given(watch.debug),
     })
 }
 

@@ -14,6 +14,7 @@ use crate::backend::Job;
 use crate::base::Base;
 use crate::config::{Backend, Choice, LoraSection, LoraStart, RunConfig};
 use crate::footprint::Need;
+use crate::look_inside::look_inside;
 use crate::manifest::{Manifest, Source};
 use crate::prepare::{Data, prepare};
 use crate::resume::{GoOn, ResumeError};
@@ -25,7 +26,7 @@ use crate::train::{Plan, State, train_from};
 pub(super) enum Start {
     /// At the first step, in a folder that is yet to be opened.
     Fresh,
-    /// At the first step, in this folder.
+    /// At the first step, in the folder of a run that came to no checkpoint.
     FreshIn(Locked),
     /// Where another one was interrupted.
     GoOn(Locked, Box<GoOn>),
@@ -79,7 +80,7 @@ impl Start {
     fn open_folder(self, config: &RunConfig) -> Result<RunFolder, RunError> {
         Ok(match self {
             Self::Fresh => RunFolder::create(config)?,
-            Self::FreshIn(folder) => folder.begin(config)?,
+            Self::FreshIn(folder) => folder.begin_again(config)?,
             Self::GoOn(folder, go_on) => {
                 let step = go_on.checkpoint.state.step;
                 folder.go_on(config, step, go_on.other_folder.as_deref())?
@@ -100,6 +101,12 @@ impl Job for RunJob<'_, '_> {
         let rows = plan.loader(&data.train).rows_of(0);
         on_event(Event::Model { backend: backend.name(), count, plan, rows });
         let report = Report::new(need, count, lora.is_some());
+        let pad_id = pad_id(&base.tokenizer);
+        if config.train.watch.debug {
+            let (data, tokenizer) = (&data.train, &base.tokenizer);
+            let inside = look_inside(&model, &base.config, data, tokenizer, pad_id, plan);
+            on_event(Event::Inside { inside: &inside });
+        }
         if options.dry_run {
             return Ok(report);
         }
@@ -125,7 +132,6 @@ impl Job for RunJob<'_, '_> {
             hashes.rows,
         );
         let manifest = manifest.map_err(RunFolderError::from)?;
-        let pad_id = pad_id(&base.tokenizer);
         let look = Look { base, data, pad_id, plan, date: &config.data.date };
         let folder = start.open_folder(config)?;
         let mut keeper = Keeper::new(config, manifest, look, product, folder, on_event)?

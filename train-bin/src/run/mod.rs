@@ -26,6 +26,7 @@ use crate::evaluate::Evaluation;
 use crate::file_hash::{Hashing, hex};
 use crate::footprint::Need;
 use crate::generate::GenerateError;
+use crate::look_inside::Inside;
 use crate::manifest::{Source, begin_hashing_data};
 use crate::memory::available_memory;
 use crate::prepare::{Data, Drawn, plan, workload};
@@ -75,6 +76,11 @@ pub enum Event<'a> {
     Warning {
         /// What.
         what: &'a str,
+    },
+    /// The first micro-batch, looked at closely.
+    Inside {
+        /// What was seen.
+        inside: &'a Inside,
     },
     /// Newer checkpoints can't be used; an older one will be.
     Damaged {

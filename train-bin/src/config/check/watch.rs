@@ -9,7 +9,7 @@ use crate::guard::GuardConfig;
 impl Check {
     /// `evaluates`: whether the run is evaluated before its end.
     pub(super) fn watch(&mut self, raw: RawWatch, evaluates: bool) -> Watch {
-        let Watch { guards, save_best, result, min_improvement, .. } = Watch::default();
+        let Watch { guards, save_best, result, min_improvement, debug, .. } = Watch::default();
         let asks_for_best = !raw.save_best.is_absent();
         let from_0 = "a whole number from 0 on";
         let watch = Watch {
@@ -47,6 +47,7 @@ impl Check {
                 min_improvement,
                 is_not_negative,
             ),
+            debug: self.given("train.debug", raw.debug).unwrap_or(debug),
         };
         let needs = [
             ("train.patience", watch.patience.is_some()),
