@@ -6,4 +6,5 @@ mod merging;
 mod quantized_inputs;
 mod resuming;
 mod support;
+mod watching;
 mod whole_jobs;
