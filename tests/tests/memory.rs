@@ -129,6 +129,7 @@ fn a_step_holds_what_the_plan_counts_and_recomputing_saves() {
             let workload = Workload {
                 model: &config,
                 quantization: quantization.clone(),
+                trainable: &[],
                 lora: lora.clone(),
                 rows: ROWS,
                 seq: SEQ,

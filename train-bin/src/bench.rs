@@ -122,6 +122,7 @@ pub fn bench<A: TrainBackend>(
     let workload = Workload {
         model: &base.config,
         quantization: options.quant.quantization(true, &[]),
+        trainable: &[],
         lora: Some(lora),
         rows: options.batch,
         seq: options.seq,

@@ -19,6 +19,11 @@ use serde::Serialize;
 use crate::config::Recompute;
 use crate::optimizer::OptimizerConfig;
 use crate::step::chunk_rows;
+use crate::trained::is_named;
+
+/// The keys of the two weights that are no part of a block and large.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
 
 /// Bytes of a number in f32.
 const FLOAT: u64 = 4;
@@ -41,6 +46,8 @@ pub struct Workload<'a> {
     pub quantization: Option<Quantization>,
     /// The adapters; `None`: all weights are trained.
     pub lora: Option<LoraConfig>,
+    /// Weights that are trained where there are no adapters, by parts of their names; empty: all.
+    pub trainable: &'a [String],
     /// Rows of the largest micro-batch.
     pub rows: usize,
     /// Its tokens a row, padding included.
@@ -119,7 +126,7 @@ impl Workload<'_> {
         let adapters: u64 = blocks.iter().map(Block::adapter_elements).sum::<u64>() * FLOAT
             + self.head_adapter_elements()? * FLOAT;
         let weights = self.weight_bytes();
-        let trained = if self.lora.is_some() { adapters } else { weights };
+        let trained = if self.lora.is_some() { adapters } else { self.trained_weights() };
         let optimizer = self.optimizer_bytes(&blocks)?;
 
         let reached = blocks.iter().position(Block::is_trained).unwrap_or(blocks.len());
@@ -147,7 +154,12 @@ impl Workload<'_> {
             _ => tokens * (2 * hidden + 3 * inner) * FLOAT + one_block,
         };
         let embedding = (self.model.vocab_size * self.model.hidden_size) as u64 * FLOAT;
-        let early = if self.lora.is_some() { trained } else { embedding };
+        let head = if self.model.tie_word_embeddings { EMBEDDING } else { HEAD };
+        let early = match self.lora {
+            Some(_) => trained,
+            None if self.trains(head) => embedding,
+            None => 0,
+        };
         // A second micro-batch makes its gradients beside the sum of those before.
         let held_over = if self.grad_accumulation > 1 { trained } else { 0 };
         let in_optimizer = 4 * self.largest_trained(&blocks);
@@ -193,7 +205,10 @@ impl Workload<'_> {
                     Ok(BlockLinear { d_out: d_out as u64, d_in: d_in as u64, rank })
                 };
                 let [q, k, v, o, gate, up, down] = self.model.block_linears().map(linear);
-                let whole = self.lora.is_none();
+                let prefix = format!("model.layers.{index}.");
+                let whole = self.model.tensors().iter().any(|(key, _)| {
+                    key.starts_with(&prefix) && self.trains(key)
+                }) || self.trains(EMBEDDING);
                 Ok(Block {
                     index,
                     whole,
@@ -215,7 +230,8 @@ impl Workload<'_> {
         Ok(match self.lora {
             None => {
                 let tensors = self.model.tensors();
-                tensors.iter().map(|(_, shape)| state(shape.iter().product::<usize>() as u64)).sum()
+                let trained = tensors.iter().filter(|(key, _)| self.trains(key));
+                trained.map(|(_, shape)| state(shape.iter().product::<usize>() as u64)).sum()
             }
             Some(_) => {
                 let of = |linear: &BlockLinear| {
@@ -237,6 +253,18 @@ impl Workload<'_> {
         }
         let (r, _) = lora.rank_and_scaling("lm_head")?;
         Ok((r * (self.model.vocab_size + self.model.hidden_size)) as u64)
+    }
+
+    /// Whether a weight of the model itself is trained.
+    fn trains(&self, key: &str) -> bool {
+        self.lora.is_none() && is_named(self.trainable, key)
+    }
+
+    /// Bytes of the model's weights that are trained.
+    fn trained_weights(&self) -> u64 {
+        let tensors = self.model.tensors();
+        let trained = tensors.iter().filter(|(key, _)| self.trains(key));
+        trained.map(|(_, shape)| shape.iter().product::<usize>() as u64 * FLOAT).sum()
     }
 
     fn weight_bytes(&self) -> u64 {
@@ -262,7 +290,11 @@ impl Workload<'_> {
     /// Bytes of the largest tensor that the optimizer moves.
     fn largest_trained(&self, blocks: &[Block]) -> u64 {
         let elements = match self.lora {
-            None => (self.model.vocab_size * self.model.hidden_size) as u64,
+            None => {
+                let tensors = self.model.tensors();
+                let trained = tensors.iter().filter(|(key, _)| self.trains(key));
+                trained.map(|(_, shape)| shape.iter().product::<usize>()).max().unwrap_or(0) as u64
+            }
             Some(_) => blocks.iter().map(Block::largest_factor).max().unwrap_or(0),
         };
         elements * FLOAT
@@ -483,6 +515,7 @@ mod tests {
         Workload {
             model,
             quantization: None,
+            trainable: &[],
             lora: Some(LoraConfig { r: 8, ..LoraConfig::default() }),
             rows: 12,
             seq: 300,

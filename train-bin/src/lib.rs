@@ -35,6 +35,7 @@ pub mod run_folder;
 pub mod schedule;
 pub mod step;
 pub mod train;
+pub mod trained;
 
 pub use base::Base;
 pub use divergence::{Divergence, divergence};

@@ -8,7 +8,6 @@ use emberlm_data::{
     TemplateChoice, TextTokenizer, data_files, for_each_batch, read_all_rows,
 };
 use emberlm_lora::peft::AdapterFolder;
-use emberlm_lora::walk::set_trainable;
 use emberlm_lora::{LoraConfig, Targets, inject};
 use emberlm_model::CausalLm;
 use emberlm_quant::Quantization;
@@ -25,6 +24,7 @@ use crate::run::RunError;
 use crate::schedule::LearningRate;
 use crate::step::TrainBackend;
 use crate::train::Plan;
+use crate::trained::train_named;
 
 /// The examples of a run.
 pub(crate) struct Data {
@@ -222,11 +222,12 @@ pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError>
 pub(crate) fn prepare<A: TrainBackend>(
     mut model: CausalLm<A>,
     lora: Option<&LoraSection>,
+    trainable: &[String],
     seed: u64,
     device: &A::Device,
 ) -> Result<(CausalLm<A>, Option<LoraConfig>), RunError> {
     let Some(lora) = lora else {
-        return Ok((set_trainable(model, |_| true), None));
+        return Ok((train_named(model, trainable)?, None));
     };
     let config = lora_config(lora)?;
     match &lora.start {
@@ -268,7 +269,7 @@ fn lora_config(lora: &LoraSection) -> Result<LoraConfig, RunError> {
 
 /// The largest step of a run, as far as memory depends on it.
 pub(crate) fn workload<'a>(
-    config: &RunConfig,
+    config: &'a RunConfig,
     base: &'a Base,
     data: &Dataset,
     plan: &Plan,
@@ -291,6 +292,7 @@ pub(crate) fn workload<'a>(
         model: &base.config,
         quantization: stored.or_else(|| config.model.quantization()),
         lora: config.lora.as_ref().map(lora_config).transpose()?,
+        trainable: &config.train.trainable,
         rows,
         seq,
         targets,

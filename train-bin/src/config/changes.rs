@@ -73,7 +73,7 @@ const OF_LAYOUT: &[&str] = &["data.packing", "data.group_by_length", "data.shuff
 
 /// Keys that say what the trained weights are.
 const OF_WEIGHTS: &[&str] =
-    &["lora", "lora.r", "lora.alpha", "lora.target_modules", "lora.use_rslora"];
+    &["lora", "lora.r", "lora.alpha", "lora.target_modules", "lora.use_rslora", "train.trainable"];
 
 fn effect(key: &str) -> Effect {
     let is_data = key.starts_with("data.") && !OF_LAYOUT.contains(&key);

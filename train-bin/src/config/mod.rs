@@ -83,6 +83,7 @@
 //! keep_last = 2                # checkpoints; false: all of them
 //! log_every = 1                # steps
 //! threads = 8                  # default: all cores
+//! trainable = ["mlp", "norm"]  # without [lora]: weights to train, by parts of their names; default: all
 //! on_nonfinite = "stop"        # stop | skip: what a loss or gradient that isn't finite does
 //! max_skipped = 3              # steps in a row that may be passed over
 //! on_spike = "warn"            # off | warn | skip | stop: what a loss far above the ones before does
@@ -331,6 +332,8 @@ pub struct TrainSection {
     pub log_every: NonZeroU64,
     /// CPU threads; `None`: all cores.
     pub threads: Option<NonZeroUsize>,
+    /// The weights that are trained: whole names, or parts of them from dot to dot; empty: all. Only without `[lora]`.
+    pub trainable: Vec<String>,
     /// How the run is watched over.
     pub watch: Watch,
 }
@@ -429,6 +432,7 @@ impl Default for TrainSection {
             keep_last: NonZeroUsize::new(2),
             log_every: NonZeroU64::MIN,
             threads: None,
+            trainable: Vec::new(),
             watch: Watch::default(),
         }
     }

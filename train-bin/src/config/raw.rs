@@ -285,6 +285,7 @@ pub(super) struct RawTrain {
     pub(super) keep_last: Field<OrOff<i64>>,
     pub(super) log_every: Field<i64>,
     pub(super) threads: Field<i64>,
+    pub(super) trainable: Field<Vec<String>>,
     #[serde(flatten)]
     pub(super) watch: RawWatch,
     #[serde(flatten)]

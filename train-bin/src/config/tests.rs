@@ -161,6 +161,7 @@ fn full() -> RunConfig {
             keep_last: NonZeroUsize::new(4),
             log_every: NonZeroU64::new(9).unwrap(),
             threads: NonZeroUsize::new(1),
+            trainable: Vec::new(),
             watch: Watch {
                 guards: GuardConfig {
                     on_nonfinite: OnNonFinite::Skip,
@@ -762,4 +763,15 @@ fn checkpoints_are_saved_unless_they_are_switched_off() {
     assert_eq!((train.save_every, train.keep_last), (NonZeroU64::new(500), NonZeroUsize::new(2)));
     let train = read("[train]\nsave_every = false\nkeep_last = false").unwrap().train;
     assert_eq!((train.save_every, train.keep_last), (None, None));
+}
+
+#[test]
+fn weights_to_train_are_named_where_there_are_no_adapters() {
+    let read = |text: &str| read(text).map(|config| config.train.trainable);
+    assert_eq!(read("[train]\ntrainable = [\"mlp\"]").unwrap(), ["mlp"]);
+    let found = faults("[lora]\n[train]\ntrainable = [\"mlp\"]");
+    assert!(found[0].contains("train.trainable") && found[0].contains("lora"), "{found:?}");
+    assert!(faults("[train]\ntrainable = []")[0].contains("names of weights"));
+    let config = super::load_str("[train]\ntrainable = [\"mlp\"]", "a", &[]).unwrap();
+    assert_eq!(super::load_str(&config.to_toml().unwrap(), "b", &[]).unwrap(), config);
 }

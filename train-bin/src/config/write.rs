@@ -157,6 +157,7 @@ fn raw_train(train: &TrainSection) -> Result<RawTrain, WriteError> {
             Some(threads) => integer("train.threads", threads.get() as u64)?,
             None => Field::Absent,
         },
+        trainable: Some(train.trainable.clone()).filter(|names| !names.is_empty()).into(),
         watch: raw_watch(&train.watch)?,
         unknown: Table::new(),
     })

@@ -183,7 +183,8 @@ fn trainable<A: TrainBackend>(
         }
         _ => None,
     };
-    prepare(model, from_checkpoint.as_ref().or(config.lora.as_ref()), seed, device)
+    let lora = from_checkpoint.as_ref().or(config.lora.as_ref());
+    prepare(model, lora, &config.train.trainable, seed, device)
 }
 
 /// Elements that are trained, and all.

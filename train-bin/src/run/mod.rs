@@ -33,6 +33,7 @@ use crate::prepare::{Data, Drawn, plan, workload};
 use crate::resume::{self, Resume, ResumeError};
 use crate::run_folder::{Locked, RunFolderError};
 use crate::train::{Plan, StepLog};
+use crate::trained::UnknownWeights;
 
 use job::{RunJob, Start};
 
@@ -200,6 +201,8 @@ pub enum RunError {
     Generate(#[from] GenerateError),
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
+    #[error(transparent)]
+    Trainable(#[from] UnknownWeights),
     #[error(transparent)]
     Resume(#[from] ResumeError),
     /// A file of the base model or of the data that can't be read again.

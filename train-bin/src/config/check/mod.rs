@@ -34,7 +34,7 @@ pub(super) fn check(layers: Layers) -> Result<RunConfig, ConfigError> {
     let model = check.model(model, lora.is_some());
     let lora = lora.map(|lora| check.lora(lora));
     let data = check.data(data, &model.source);
-    let train = check.train(train);
+    let train = check.train(train, lora.is_some());
     if check.faults.is_empty() {
         Ok(RunConfig { model, lora, data, train })
     } else {

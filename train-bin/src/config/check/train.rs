@@ -10,7 +10,7 @@ use crate::config::raw::{Field, Off, OrOff, RawTrain};
 use crate::config::{Duration, TrainSection, Warmup};
 
 impl Check {
-    pub(super) fn train(&mut self, raw: RawTrain) -> TrainSection {
+    pub(super) fn train(&mut self, raw: RawTrain, has_adapters: bool) -> TrainSection {
         self.unknown_keys("train", &raw.unknown);
         let default = TrainSection::default();
         let from_0 = "a whole number from 0 on";
@@ -133,6 +133,7 @@ impl Check {
             seed: self
                 .whole("train.seed", raw.seed, from_0, default.seed, not_negative)
                 .unwrap_or(default.seed),
+            trainable: self.trainable(raw.trainable, has_adapters),
             watch: self.watch(raw.watch, is_on(&raw.eval_every)),
             eval_every: self.whole_or_off("train.eval_every", raw.eval_every, nonzero_u64),
             save_every: self.whole_unless_off(
@@ -152,6 +153,19 @@ impl Check {
                 .unwrap_or(default.log_every),
             threads: self.whole("train.threads", raw.threads, from_1, "all cores", nonzero_usize),
         }
+    }
+
+    fn trainable(&mut self, field: Field<Vec<String>>, has_adapters: bool) -> Vec<String> {
+        let key = "train.trainable";
+        let Some(names) = self.given(key, field) else { return Vec::new() };
+        if has_adapters {
+            let reason = "with adapters they are what is trained, and the weights of the model are frozen";
+            self.contradiction([key, "lora"], reason, "remove one of them");
+        }
+        if names.is_empty() || names.iter().any(String::is_empty) {
+            self.out_of_range(key, "names of weights, or parts of them", format!("{names:?}"), "all");
+        }
+        names
     }
 
     fn max_grad_norm(&mut self, field: Field<OrOff<f64>>, default: Option<f64>) -> Option<f64> {
