@@ -409,3 +409,30 @@ fn a_run_is_made_again_from_its_manifest() {
     place.write("run/run.json", "{}");
     refuses("reproduce run", &["expected the run.json"]);
 }
+
+#[test]
+fn stages_go_on_with_what_the_one_before_came_to() {
+    let place = Place::new();
+    let stages = "[[stage]]\nname = \"adapters\"\n\
+         [[stage]]\nname = \"mlp\"\nlora = false\n[stage.train]\ntrainable = [\"mlp\"]\nlearning_rate = 1e-3\n\
+         [[stage]]\nname = \"all\"\nlora = false\n[stage.train]\nsteps = 3\nlearning_rate = 1e-4\n";
+    let more = format!("steps = 5\nsave_every = 2\n{stages}");
+    place.write("whole.toml", run_toml("flex", "whole", &more));
+    place.write("killed.toml", run_toml("flex", "killed", &more));
+    let started = Instant::now();
+    place.succeed("train whole.toml --quiet");
+    let whole = started.elapsed();
+    let model =
+        |run: &str| fs::read(place.path(&format!("{run}/3-all/model.safetensors"))).unwrap();
+    // Each begins where the one before ended.
+    let first = |run: &str| rows(&place, &format!("whole/{run}/metrics.jsonl"));
+    let loss = |row: &Value| row["eval_loss"].as_f64().unwrap();
+    for (before, after) in [("1-adapters", "2-mlp"), ("2-mlp", "3-all")] {
+        let (end, begin) = (loss(first(before).last().unwrap()), loss(&first(after)[0]));
+        assert!((end - begin).abs() < 1e-4 * end, "{before}: {end}, {after}: {begin}");
+    }
+    killed_and_resumed(&place, "train killed.toml --quiet --resume", kills(), whole, 3);
+    assert!(model("whole") == model("killed"), "the same bits");
+    let said = stderr(&place.run("train whole.toml --resume"));
+    assert_eq!(said.matches("is through already").count(), 3, "{said}");
+}

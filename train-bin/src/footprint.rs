@@ -206,9 +206,12 @@ impl Workload<'_> {
                 };
                 let [q, k, v, o, gate, up, down] = self.model.block_linears().map(linear);
                 let prefix = format!("model.layers.{index}.");
-                let whole = self.model.tensors().iter().any(|(key, _)| {
-                    key.starts_with(&prefix) && self.trains(key)
-                }) || self.trains(EMBEDDING);
+                let whole = self
+                    .model
+                    .tensors()
+                    .iter()
+                    .any(|(key, _)| key.starts_with(&prefix) && self.trains(key))
+                    || self.trains(EMBEDDING);
                 Ok(Block {
                     index,
                     whole,

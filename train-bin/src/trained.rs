@@ -44,9 +44,8 @@ pub fn train_named<A: TrainBackend>(
     }
     let mut paths = Paths(Vec::new());
     for_each_param::<A, _>(&model, &mut paths);
-    let names_one = |name: &&String| {
-        !paths.0.iter().any(|path| is_named(std::slice::from_ref(name), path))
-    };
+    let names_one =
+        |name: &&String| !paths.0.iter().any(|path| is_named(std::slice::from_ref(name), path));
     let unknown: Vec<String> = names.iter().filter(names_one).cloned().collect();
     if unknown.is_empty() {
         return Ok(set_trainable(model, |path| is_named(names, path)));
@@ -79,7 +78,8 @@ mod tests {
         let model = || base.build::<Training<Flex>>(None, &Default::default()).unwrap();
         let trained = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|&name| name.into()).collect();
-            train_named(model(), &names).map(|model| count_params::<Training<Flex>, _>(&model).trainable)
+            train_named(model(), &names)
+                .map(|model| count_params::<Training<Flex>, _>(&model).trainable)
         };
         let (hidden, inner) = (base.config.hidden_size, base.config.intermediate_size);
         let layers = base.config.num_hidden_layers;

@@ -8,6 +8,7 @@ pub(crate) mod merge;
 pub(crate) mod plan;
 pub(crate) mod quantize;
 pub(crate) mod reproduce;
+mod stages;
 pub(crate) mod train;
 
 use anyhow::{Result, bail};

@@ -9,7 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use emberlm::checkpoint::{self, CONFIG_FILE};
 use emberlm::cli::{RunArgs, TrainArgs};
-use emberlm::config::{self, Override, RunConfig, shown};
+use emberlm::config::{self, Asked, Override, RunConfig, shown};
 use emberlm::footprint::Size;
 use emberlm::prepare::Drawn;
 use emberlm::resume::Resume;
@@ -20,41 +20,64 @@ use emberlm_data::{CacheEvent, Layout};
 use indicatif::{ProgressBar, ProgressStyle};
 
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
-    let (config, resume) = match &args.resume {
-        None => (configuration(&args.run)?, None),
-        Some(from) => {
-            let from = from.clone();
-            let config = configuration_to_resume(&args.run, from.as_deref())?;
-            (config, Some(Resume { from, allow_changes: args.allow_changes }))
+    let resume = args.resume.clone();
+    let resume = resume.map(|from| Resume { from, allow_changes: args.allow_changes });
+    if let Some(file) = &args.run.config
+        && let Asked::Stages(stages) = config::load_stages(file, &args.run.overrides())?
+    {
+        let session = Session::begin(stages.first().map(|stage| &stage.config), args.quiet)?;
+        if args.dry_run {
+            // The models of the others are yet to be made.
+            let first = stages.first().context("no stage")?;
+            return session.run(&first.config, None, true);
         }
+        return super::stages::run(stages, resume, |config, resume| {
+            session.run(config, resume, false)
+        });
+    }
+    let config = match &args.resume {
+        None => configuration(&args.run)?,
+        Some(from) => configuration_to_resume(&args.run, from.as_deref())?,
     };
-    start(&config, resume, args.dry_run, args.quiet)
+    Session::begin(Some(&config), args.quiet)?.run(&config, resume, args.dry_run)
 }
 
 /// Runs a configuration from the beginning.
 pub(super) fn run_configured(config: &RunConfig, quiet: bool) -> Result<()> {
-    start(config, None, false, quiet)
+    Session::begin(Some(config), quiet)?.run(config, None, false)
 }
 
-fn start(config: &RunConfig, resume: Option<Resume>, dry_run: bool, quiet: bool) -> Result<()> {
-    if let Some(threads) = config.train.threads {
-        rayon::ThreadPoolBuilder::new()
-            .num_threads(threads.get())
-            .build_global()
-            .context("train.threads")?;
+/// What is set once a process: its threads, and what happens on Ctrl-C.
+struct Session {
+    interrupt: Arc<AtomicBool>,
+    quiet: bool,
+}
+
+impl Session {
+    fn begin(config: Option<&RunConfig>, quiet: bool) -> Result<Self> {
+        if let Some(threads) = config.and_then(|config| config.train.threads) {
+            rayon::ThreadPoolBuilder::new()
+                .num_threads(threads.get())
+                .build_global()
+                .context("train.threads")?;
+        }
+        let interrupt = Arc::new(AtomicBool::new(false));
+        stop_on_signal(interrupt.clone())?;
+        Ok(Self { interrupt, quiet })
     }
-    let interrupt = Arc::new(AtomicBool::new(false));
-    stop_on_signal(interrupt.clone())?;
-    let options = RunOptions { dry_run, interrupt: &interrupt, resume };
-    let mut screen = Screen::new(quiet, config.train.log_every.get());
-    let report = run_config(config, options, &mut |event| screen.show(&event));
-    screen.bar.finish_and_clear();
-    let report = report?;
-    if dry_run {
-        super::plan::print_table(&report.memory);
+
+    fn run(&self, config: &RunConfig, resume: Option<Resume>, dry_run: bool) -> Result<()> {
+        let options = RunOptions { dry_run, interrupt: &self.interrupt, resume };
+        let mut screen = Screen::new(self.quiet, config.train.log_every.get());
+        let report = run_config(config, options, &mut |event| screen.show(&event));
+        screen.bar.finish_and_clear();
+        let report = report?;
+        if dry_run {
+            super::plan::print_table(&report.memory);
+        }
+        print_report(&report, dry_run);
+        Ok(())
     }
-    print_report(&report, dry_run);
-    Ok(())
 }
 
 /// File, `--set` and flags; with nothing at all the built-in example, with flags alone LoRA at its defaults.

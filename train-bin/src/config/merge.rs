@@ -42,7 +42,7 @@ pub enum Override {
 }
 
 /// The layers merged so far.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Layers {
     /// The merged table. Paths are absolute.
     pub(super) table: Table,

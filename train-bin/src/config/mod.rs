@@ -103,6 +103,7 @@ mod keys;
 mod merge;
 mod raw;
 mod reading;
+mod stages;
 mod watch;
 mod write;
 
@@ -122,6 +123,7 @@ pub use choice::{
 pub use error::{ConfigError, Fault, FaultKind, Origin, WriteError};
 pub use merge::Override;
 pub use reading::Reading;
+pub use stages::{Asked, Stage, load_stages};
 pub use watch::{Kept, Watch};
 
 use merge::{Layers, absolute};

@@ -159,11 +159,17 @@ impl Check {
         let key = "train.trainable";
         let Some(names) = self.given(key, field) else { return Vec::new() };
         if has_adapters {
-            let reason = "with adapters they are what is trained, and the weights of the model are frozen";
+            let reason =
+                "with adapters they are what is trained, and the weights of the model are frozen";
             self.contradiction([key, "lora"], reason, "remove one of them");
         }
         if names.is_empty() || names.iter().any(String::is_empty) {
-            self.out_of_range(key, "names of weights, or parts of them", format!("{names:?}"), "all");
+            self.out_of_range(
+                key,
+                "names of weights, or parts of them",
+                format!("{names:?}"),
+                "all",
+            );
         }
         names
     }
