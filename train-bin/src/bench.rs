@@ -10,13 +10,13 @@ use emberlm_lora::{InjectError, LoraConfig, inject};
 use emberlm_model::ModelConfig;
 use serde::Serialize;
 
-use crate::adamw::{AdamW, AdamWConfig};
 use crate::base::{Base, BaseError};
 use crate::config::{Quant, Recompute};
 use crate::footprint::Workload;
 use crate::grads::Gradients;
 use crate::memory::peak_memory_mib;
 use crate::optimizer::OptimizerConfig;
+use crate::optimizer::adamw::{AdamW, AdamWConfig};
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
 
 /// What is to be timed.

@@ -476,8 +476,8 @@ impl fmt::Display for Size {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::adamw::AdamWConfig;
     use crate::builtin;
+    use crate::optimizer::adamw::AdamWConfig;
 
     fn workload(model: &ModelConfig) -> Workload<'_> {
         Workload {

@@ -3,8 +3,6 @@
 //! [`train()`] is the loop; [`loss_and_grads`] one micro-batch of it; [`run()`] a whole run from a configuration.
 #![deny(missing_docs)]
 
-pub mod adamw;
-pub mod adamw8bit;
 pub mod backend;
 pub mod base;
 pub mod bench;
@@ -30,14 +28,15 @@ pub mod schedule;
 pub mod step;
 pub mod train;
 
-pub use adamw::{AdamW, AdamWConfig};
-pub use adamw8bit::AdamW8bit;
 pub use base::Base;
 pub use divergence::{Divergence, divergence};
 pub use evaluate::{Evaluation, evaluate};
 pub use generate::{Generator, Sampling};
 pub use grads::Gradients;
-pub use optimizer::{Optimizer, OptimizerConfig};
+pub use optimizer::{
+    AdamW, AdamW8bit, AdamWConfig, Optimizer, OptimizerConfig, OptimizerState, StateDtype,
+    StateError, StateTensor,
+};
 pub use run::run;
 pub use schedule::LearningRate;
 pub use step::{StepOptions, TrainBackend, Training, loss_and_grads, loss_sum};

@@ -13,7 +13,6 @@ use emberlm_lora::{LoraConfig, Targets, inject};
 use emberlm_model::CausalLm;
 use emberlm_quant::Quantization;
 
-use crate::adamw::AdamWConfig;
 use crate::base::Base;
 use crate::builtin;
 use crate::config::{
@@ -21,6 +20,7 @@ use crate::config::{
 };
 use crate::footprint::Workload;
 use crate::optimizer::OptimizerConfig;
+use crate::optimizer::adamw::AdamWConfig;
 use crate::run::RunError;
 use crate::schedule::LearningRate;
 use crate::step::TrainBackend;

@@ -4,10 +4,10 @@ use emberlm_data::{Batch, Cursor, Dataset, Layout, Loader, LoaderOptions};
 use emberlm_lora::DropoutKey;
 use emberlm_model::{CausalLm, ModelConfig};
 
-use crate::adamw::AdamWConfig;
 use crate::check::{self, TrainError};
 use crate::config::{Recompute, Schedule};
 use crate::grads::Gradients;
+use crate::optimizer::adamw::AdamWConfig;
 use crate::optimizer::{Optimizer, OptimizerConfig};
 use crate::schedule::LearningRate;
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};

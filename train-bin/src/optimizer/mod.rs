@@ -1,15 +1,25 @@
 //! The choice of an optimizer, and what all of them share: a rule that moves one parameter, taken through a model.
 
+pub mod adamw;
+pub mod adamw8bit;
+pub mod state;
+
+use std::collections::BTreeMap;
+
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use emberlm_lora::walk::{MapParam, map_params};
+use emberlm_lora::walk::{MapParam, OnParam, for_each_param, map_params};
 use emberlm_quant::QuantBackend;
 use emberlm_quant::codec::blockwise::BLOCK;
 
-use crate::adamw::{AdamW, AdamWConfig};
-use crate::adamw8bit::{AdamW8bit, MIN_8BIT_SIZE};
 use crate::grads::Gradients;
+
+pub use adamw::{AdamW, AdamWConfig};
+pub use adamw8bit::AdamW8bit;
+pub use state::{OptimizerState, StateDtype, StateError, StateTensor};
+
+use adamw8bit::MIN_8BIT_SIZE;
 
 /// An optimizer and its constants.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -69,10 +79,83 @@ impl<B: QuantBackend> Optimizer<B> {
             Self::AdamW8bit(adamw) => adamw.state_bytes(),
         }
     }
+
+    /// All that it knows beside its constants: what a checkpoint keeps.
+    pub fn state(&self) -> OptimizerState {
+        match self {
+            Self::AdamW(adamw) => adamw.state(),
+            Self::AdamW8bit(adamw) => adamw.state(),
+        }
+    }
+
+    /// One that goes on where another left off, to the bit. [`fits`](Self::fits) says whether for this model.
+    ///
+    /// # Errors
+    /// [`StateError`] if `state` is another optimizer's, or incomplete.
+    pub fn restore(
+        config: OptimizerConfig,
+        state: &OptimizerState,
+        device: &B::Device,
+    ) -> Result<Self, StateError> {
+        Ok(match config {
+            OptimizerConfig::AdamW(config) => Self::AdamW(AdamW::restore(config, state, device)?),
+            OptimizerConfig::AdamW8bit(config) => {
+                Self::AdamW8bit(AdamW8bit::restore(config, state, device)?)
+            }
+        })
+    }
+
+    /// Whether all its state is of parameters that `model` trains. A restored optimizer is asked before its first step.
+    ///
+    /// # Errors
+    /// [`StateError`] of the first parameter, by path, that isn't there or has another shape.
+    pub fn fits<A, M>(&self, model: &M) -> Result<(), StateError>
+    where
+        A: AutodiffBackend<InnerBackend = B>,
+        M: Module<A>,
+    {
+        let shapes = match self {
+            Self::AdamW(adamw) => adamw.shapes(),
+            Self::AdamW8bit(adamw) => adamw.shapes(),
+        };
+        let trained = trained_shapes::<A, M>(model);
+        for (parameter, found) in shapes {
+            let parameter = parameter.to_owned();
+            let Some(expected) = trained.get(&parameter).cloned() else {
+                return Err(StateError::NoParameter { parameter });
+            };
+            let is_flat = found.len() == 1 && found[0] == expected.iter().product::<usize>();
+            if !is_flat && found != expected {
+                return Err(StateError::Parameter { parameter, expected, found });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Paths and shapes of the parameters that are trained.
+fn trained_shapes<A: AutodiffBackend, M: Module<A>>(model: &M) -> BTreeMap<String, Vec<usize>> {
+    struct Shapes(BTreeMap<String, Vec<usize>>);
+    impl<A: AutodiffBackend> OnParam<A> for Shapes {
+        fn param<const D: usize>(&mut self, name: &str, param: &Param<Tensor<A, D>>) {
+            if param.is_require_grad() {
+                self.0.insert(name.to_owned(), param.dims().to_vec());
+            }
+        }
+    }
+    let mut shapes = Shapes(BTreeMap::new());
+    for_each_param::<A, M>(model, &mut shapes);
+    shapes.0
 }
 
 /// How an optimizer moves one parameter, whatever its rank.
 pub(crate) trait Rule<B: Backend> {
+    /// Its name, as `train.optimizer` has it.
+    const KIND: &'static str;
+
+    /// The parameters that there is state of, each with its shape, or `[elements]` where that is all that is known.
+    fn shapes(&self) -> Vec<(&str, Vec<usize>)>;
+
     /// The weight after the step at this rate. All are `[elements]`, row-major; `name` is the parameter's path.
     fn update(
         &mut self,

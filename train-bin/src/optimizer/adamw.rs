@@ -7,6 +7,7 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, backend::Backend};
 
 use crate::grads::Gradients;
+use crate::optimizer::state::{OptimizerState, StateError, StateReader};
 use crate::optimizer::{Rule, step_with};
 
 /// The constants of AdamW.
@@ -33,9 +34,14 @@ impl Default for AdamWConfig {
 #[derive(Debug, Clone)]
 pub struct AdamW<B: Backend> {
     config: AdamWConfig,
-    steps: i32,
+    steps: u64,
     moments: BTreeMap<String, Moments<B>>,
 }
+
+/// The state's name for the first moment.
+pub(crate) const EXP_AVG: &str = "exp_avg";
+/// The state's name for the second.
+pub(crate) const EXP_AVG_SQ: &str = "exp_avg_sq";
 
 /// Running means of the gradients and of their squares.
 #[derive(Debug, Clone)]
@@ -50,13 +56,33 @@ impl<B: Backend> Moments<B> {
         let of = |tensor: &Tensor<B, 1>| tensor.dims()[0] * tensor.dtype().size();
         of(&self.first) + of(&self.second)
     }
+
+    /// Elements of the parameter.
+    pub(crate) fn elements(&self) -> usize {
+        self.first.dims()[0]
+    }
+
+    pub(crate) fn put(&self, path: &str, state: &mut OptimizerState) {
+        state.put(EXP_AVG, path, &self.first);
+        state.put(EXP_AVG_SQ, path, &self.second);
+    }
+
+    pub(crate) fn take(
+        path: &str,
+        state: &mut StateReader<'_>,
+        device: &B::Device,
+    ) -> Result<Self, StateError> {
+        let first = state.floats::<B, 1>(EXP_AVG, path, None, device)?;
+        let second = state.floats(EXP_AVG_SQ, path, Some(first.dims()), device)?;
+        Ok(Self { first, second })
+    }
 }
 
 impl AdamWConfig {
     /// The weight after step number `step` (from 1) at this rate, and the moments after it. All `[elements]`.
     pub(crate) fn update<B: Backend>(
         self,
-        step: i32,
+        step: u64,
         old: Option<Moments<B>>,
         weight: Tensor<B, 1>,
         gradient: Tensor<B, 1>,
@@ -73,6 +99,7 @@ impl AdamWConfig {
                 second: old.second * beta2 + gradient.powi_scalar(2) * (1.0 - beta2),
             },
         };
+        let step = i32::try_from(step).unwrap_or(i32::MAX);
         let bias1 = 1.0 - beta1.powi(step);
         let bias2 = 1.0 - beta2.powi(step);
         let root = moments.second.clone().sqrt() / bias2.sqrt() + eps;
@@ -101,9 +128,41 @@ impl<B: Backend> AdamW<B> {
     pub fn state_bytes(&self) -> usize {
         self.moments.values().map(Moments::bytes).sum()
     }
+
+    /// All that it knows beside its constants.
+    pub fn state(&self) -> OptimizerState {
+        let mut state = OptimizerState::new(Self::KIND, self.steps);
+        self.moments.iter().for_each(|(path, moments)| moments.put(path, &mut state));
+        state
+    }
+
+    /// One that goes on where another left off.
+    ///
+    /// # Errors
+    /// [`StateError`] if `state` isn't one of this optimizer.
+    pub fn restore(
+        config: AdamWConfig,
+        state: &OptimizerState,
+        device: &B::Device,
+    ) -> Result<Self, StateError> {
+        let mut reader = StateReader::new(Self::KIND, state)?;
+        let mut moments = BTreeMap::new();
+        for path in reader.paths(&[EXP_AVG, EXP_AVG_SQ]) {
+            moments.insert(path.to_owned(), Moments::take(path, &mut reader, device)?);
+        }
+        reader.finish()?;
+        Ok(Self { config, steps: state.steps, moments })
+    }
 }
 
 impl<B: Backend> Rule<B> for AdamW<B> {
+    const KIND: &'static str = "adamw";
+
+    fn shapes(&self) -> Vec<(&str, Vec<usize>)> {
+        let moments = self.moments.iter();
+        moments.map(|(path, moments)| (path.as_str(), vec![moments.elements()])).collect()
+    }
+
     fn update(
         &mut self,
         name: &str,
