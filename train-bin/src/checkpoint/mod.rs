@@ -13,6 +13,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use burn::module::Module;
+use burn::tensor::backend::AutodiffBackend;
 use emberlm_data::Cursor;
 use emberlm_quant::QuantBackend;
 use emberlm_quant::atomic_file::write_atomically;
@@ -228,18 +230,29 @@ impl Checkpoint {
     /// The state of the loop. `new_optimizer`: with an optimizer that has made no step.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`], where the moments aren't those of such an optimizer.
-    pub fn state<B: QuantBackend>(
+    /// [`CheckpointError::Damaged`], where the moments aren't those of such an optimizer for what is trained of `model`.
+    pub fn state<A, M>(
         &self,
         optimizer: OptimizerConfig,
         new_optimizer: bool,
-        device: &B::Device,
-    ) -> Result<State<B>, CheckpointError> {
+        model: &M,
+        device: &A::Device,
+    ) -> Result<State<A::InnerBackend>, CheckpointError>
+    where
+        A: AutodiffBackend<InnerBackend: QuantBackend>,
+        M: Module<A>,
+    {
         let TrainingState { step, rows, cursor, guard, .. } = self.state;
         let optimizer = if new_optimizer {
             Optimizer::new(optimizer)
         } else {
-            self.optimizer::<B>(optimizer, device)?
+            let optimizer = self.optimizer::<A::InnerBackend>(optimizer, device)?;
+            let fits = optimizer.fits::<A, M>(model);
+            fits.map_err(|error| CheckpointError::Damaged {
+                path: self.path.clone(),
+                why: error.to_string(),
+            })?;
+            optimizer
         };
         let cursor = Cursor { epoch: cursor.epoch, place: cursor.place };
         Ok(State { step, rows, cursor, optimizer, guard })
