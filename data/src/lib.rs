@@ -37,6 +37,7 @@ mod supervision;
 mod template;
 mod text;
 mod token_file;
+mod tokenize;
 mod tokenizer;
 mod turns;
 
@@ -45,7 +46,7 @@ pub use audit::{
 };
 pub use batch::{Batch, Target};
 pub use bpe::{BpeOptions, BpeReport, train_tokenizer};
-pub use cache::{CacheEvent, Cached, Sink};
+pub use cache::{CacheEvent, Cached};
 pub use clean::{CleanOptions, CleanReport, Rule, RuleCount, clean, pattern};
 pub use dataset::{Dataset, Summary};
 pub use error::{DataError, Fault, Faults, RowError, TemplateError};
@@ -73,4 +74,5 @@ pub use stream::StreamDecoder;
 pub use supervision::TrainOn;
 pub use template::Rendered;
 pub use text::language::Languages;
+pub use tokenize::DataFiles;
 pub use tokenizer::TextTokenizer;

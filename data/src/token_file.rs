@@ -1,11 +1,13 @@
 //! Tokenized examples in a file that is mapped into memory.
 //!
 //! ```text
-//! header   8 words of 8 bytes: magic, version, ids, ranges, examples, bytes of the tail, checksum of all else, 0
+//! header   8 words of 8 bytes: magic, version, ids, ranges, examples, bytes of the faults, bytes of the tail, checksum of
+//!          all else
 //! ids      4 bytes each, filled up to 8
 //! ranges   trained tokens: first, one past the last, 4 bytes each
 //! records  5 words for each example: its first id; its ids (and flags above them); its first range; its ranges (and its
 //!          file above them); its line
+//! faults   JSON Lines: the rows that were skipped, as a file of rejects has them
 //! tail     JSON: the names of the data files, and the counts
 //! ```
 //! In the byte order of the machine: a cache isn't for carrying around, and another order reads as another magic.
@@ -21,14 +23,16 @@ use tempfile::NamedTempFile;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::dataset::Summary;
+use crate::error::Fault;
 use crate::example::Example;
 use crate::examples::View;
 use crate::mix::beside;
 use crate::row::Source;
+use crate::source::{reject, rejected};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EMBERTOK");
 /// Changes with the layout above.
-pub(crate) const VERSION: u64 = 1;
+pub(crate) const VERSION: u64 = 2;
 const WORD: usize = 8;
 const HEADER: usize = 8 * WORD;
 const RECORD: usize = 5;
@@ -42,6 +46,7 @@ pub(crate) struct TokenFile {
     ids: usize,
     ranges: usize,
     examples: usize,
+    faults: usize,
     files: Vec<Arc<Path>>,
     summary: Summary,
 }
@@ -61,19 +66,21 @@ impl TokenFile {
             return Err(damaged());
         }
         let count = |n: usize| usize::try_from(header[n]).map_err(|_| damaged());
-        let [ids, ranges, examples, tail] = [count(2)?, count(3)?, count(4)?, count(5)?];
+        let [ids, ranges, examples, faults, tail] =
+            [count(2)?, count(3)?, count(4)?, count(5)?, count(6)?];
         let length = ids
             .div_ceil(2)
             .checked_add(ranges)
             .and_then(|words| words.checked_add(examples.checked_mul(RECORD)?))
-            .and_then(|words| words.checked_mul(WORD)?.checked_add(HEADER)?.checked_add(tail));
+            .and_then(|words| words.checked_mul(WORD)?.checked_add(HEADER))
+            .and_then(|bytes| bytes.checked_add(faults)?.checked_add(tail));
         if length != Some(map.len()) {
             return Err(damaged());
         }
         // Read, not through the map: what is touched there counts as this program's memory.
         file.seek(SeekFrom::Start(HEADER as u64)).map_err(cannot)?;
         let (_, hasher) = hashed(&mut file).map_err(cannot)?;
-        if checksum(header, hasher.digest()) != header[6] {
+        if checksum(header, hasher.digest()) != header[7] {
             return Err("is damaged: its checksum is another".to_owned());
         }
         let told: Value = serde_json::from_slice(&map[map.len() - tail..])
@@ -82,7 +89,7 @@ impl TokenFile {
         let files = names.iter().filter_map(Value::as_str).map(|name| Path::new(name).into());
         let files = files.collect();
         let summary = summary_of(&told["summary"]).ok_or_else(damaged)?;
-        Ok(Self { ids, ranges, examples, files, summary, map })
+        Ok(Self { ids, ranges, examples, faults, files, summary, map })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -114,6 +121,18 @@ impl TokenFile {
         Source { file: file.unwrap_or_else(|| Path::new("?").into()), line: line as usize }
     }
 
+    /// The rows that were skipped when the file was made.
+    pub(crate) fn faults(&self) -> impl Iterator<Item = Fault> + '_ {
+        let from = self.after_ids() + (self.ranges + self.examples * RECORD) * WORD;
+        let lines = self.map[from..from + self.faults].split(|byte| *byte == b'\n');
+        lines.filter_map(|line| rejected(&serde_json::from_slice(line).ok()?))
+    }
+
+    /// The names of the data files, as far as they gave examples.
+    pub(crate) fn files(&self) -> &[Arc<Path>] {
+        &self.files
+    }
+
     fn after_ids(&self) -> usize {
         HEADER + self.ids.div_ceil(2) * WORD
     }
@@ -133,7 +152,7 @@ fn cast<T: bytemuck::AnyBitPattern>(bytes: &[u8]) -> &[T] {
 /// Of the header and of the hash of what follows it.
 fn checksum(header: &[u64], body: u64) -> u64 {
     let mut hasher = Xxh3::new();
-    header[..6].iter().for_each(|word| hasher.update(&word.to_ne_bytes()));
+    header[..7].iter().for_each(|word| hasher.update(&word.to_ne_bytes()));
     hasher.update(&body.to_ne_bytes());
     hasher.digest()
 }
@@ -145,6 +164,8 @@ pub(crate) struct TokenWriter {
     /// What follows the ids, written beside them for now.
     ranges: BufWriter<File>,
     records: BufWriter<File>,
+    faults: BufWriter<File>,
+    fault_bytes: u64,
     ids: u64,
     range_count: u64,
     examples: u64,
@@ -163,6 +184,8 @@ impl TokenWriter {
             hasher: Xxh3::new(),
             ranges: nameless()?,
             records: nameless()?,
+            faults: nameless()?,
+            fault_bytes: 0,
             ids: 0,
             range_count: 0,
             examples: 0,
@@ -213,14 +236,24 @@ impl TokenWriter {
         Ok(())
     }
 
+    /// Notes a row that was skipped.
+    pub(crate) fn fault(&mut self, fault: &Fault) -> io::Result<()> {
+        let Fault { source_row, cause, text } = fault;
+        let line = reject(source_row, &cause.to_string(), text.as_deref()).to_string();
+        self.fault_bytes += line.len() as u64 + 1;
+        self.faults.write_all(line.as_bytes())?;
+        self.faults.write_all(b"\n")
+    }
+
     /// Completes the file and puts it in place, replacing one that is there.
     pub(crate) fn finish(mut self, path: &Path, summary: &Summary) -> io::Result<()> {
         if self.ids % 2 == 1 {
             self.body(&[0; 4])?;
         }
-        let Self { mut out, mut hasher, ranges, records, ids, range_count, examples, files } = self;
+        let Self { mut out, mut hasher, ranges, records, faults, files, .. } = self;
+        let Self { ids, range_count, examples, fault_bytes, .. } = self;
         let mut block = vec![0; 1 << 18];
-        for part in [ranges, records] {
+        for part in [ranges, records, faults] {
             let mut part = part.into_inner().map_err(io::IntoInnerError::into_error)?;
             part.seek(SeekFrom::Start(0))?;
             let mut part = BufReader::new(part);
@@ -237,8 +270,9 @@ impl TokenWriter {
         let tail = json!({"files": names, "summary": summary_value(summary)}).to_string();
         hasher.update(tail.as_bytes());
         out.write_all(tail.as_bytes())?;
-        let mut header = [MAGIC, VERSION, ids, range_count, examples, tail.len() as u64, 0, 0];
-        header[6] = checksum(&header, hasher.digest());
+        let tail = tail.len() as u64;
+        let mut header = [MAGIC, VERSION, ids, range_count, examples, fault_bytes, tail, 0];
+        header[7] = checksum(&header, hasher.digest());
         let mut file = out.into_inner().map_err(io::IntoInnerError::into_error)?;
         file.seek(SeekFrom::Start(0))?;
         file.write_all(bytemuck::cast_slice(&header))?;

@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 
 use emberlm_data::{
-    CacheEvent, Cached, DataError, Dataset, ExampleOptions, Faults, Format, Layout, Loader,
-    LoaderOptions, OnError, ReadOptions, Rejects, RowShape, Share, Sink, SourcedRow, Summary,
-    TemplateChoice, TextTokenizer, data_files, for_each_batch, read_all_rows,
+    CacheEvent, Cached, DataError, DataFiles, Dataset, ExampleOptions, Faults, Format, Layout,
+    Loader, LoaderOptions, OnError, ReadOptions, Rejects, RowShape, Share, SourcedRow, Summary,
+    TemplateChoice, TextTokenizer, data_files, read_all_rows,
 };
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::walk::set_trainable;
@@ -67,20 +67,13 @@ impl Data {
         };
         let read = section.reading.options(&section.format)?;
         let mut rejects = section.reading.takes_faults()?;
-        // All that decides which rows the files hold.
-        let understood = format!("{} {:?}", section.format, section.reading);
         let in_memory = |rows: Vec<SourcedRow>| Dataset::build(rows, tokenizer, &options);
-        let mut of_files = |files: &[PathBuf]| match &section.cache_dir {
-            None => {
-                let rows = read_all_rows(files, &read, &mut rejects)?;
-                rejects.so_far()?;
-                in_memory(rows)
-            }
-            Some(folder) => {
-                let files = &data_files(files)?;
-                let reading = &understood;
-                let cached = Cached { folder, files, reading, tokenizer, options: &options };
-                cached.load(|sink| read_into(files, &read, &mut rejects, sink), &mut *on_event)
+        let mut of_files = |files: &[PathBuf]| {
+            let files = &data_files(files)?;
+            let data = DataFiles { files, read: &read, tokenizer, options: &options };
+            match &section.cache_dir {
+                None => Dataset::of_files(data, &mut rejects),
+                Some(folder) => Cached { folder, data }.load(&mut rejects, &mut *on_event),
             }
         };
         let (train, prompts) = match &section.source {
@@ -107,27 +100,6 @@ impl Data {
         let skipped = rejects.finish()?;
         Ok(Self { train, eval, prompts, mixture, skipped })
     }
-}
-
-/// Gives the rows of files to a sink, in order; the next ones are read while it is at work. Rows at fault go to `rejects`.
-fn read_into(
-    files: &[PathBuf],
-    read: &ReadOptions,
-    rejects: &mut Rejects,
-    sink: &mut Sink<'_>,
-) -> Result<(), DataError> {
-    for_each_batch(files, read, |batch| {
-        let mut rows = Vec::with_capacity(batch.len());
-        for row in batch {
-            match row {
-                Ok((row, ..)) => rows.push(Ok(row)),
-                Err(fault) => rejects.take(fault)?,
-            }
-        }
-        sink(rows)
-    })?;
-    // Before the sink's owner takes what it has for the whole.
-    rejects.so_far()
 }
 
 fn drawn(sources: &[MixtureSource], data: &Dataset) -> Vec<Drawn> {
