@@ -7,10 +7,12 @@
 //! must still be learned.
 #![deny(missing_docs)]
 
+mod added_tokens;
 mod audit;
 mod batch;
 mod bpe;
 mod cache;
+mod cache_folder;
 mod clean;
 mod dataset;
 pub mod date;
@@ -47,6 +49,7 @@ pub use audit::{
 pub use batch::{Batch, Target};
 pub use bpe::{BpeOptions, BpeReport, train_tokenizer};
 pub use cache::{CacheEvent, Cached};
+pub use cache_folder::{TokenFileHolds, TokenFileInfo, token_files};
 pub use clean::{CleanOptions, CleanReport, Rule, RuleCount, clean, pattern};
 pub use dataset::{Dataset, Summary};
 pub use error::{DataError, Fault, Faults, RowError, TemplateError};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use emberlm_data::{
     Batch, CacheEvent, Cached, Cursor, DataError, DataFiles, Dataset, ExampleOptions, Format,
     Layout, Loader, LoaderOptions, OnError, ReadOptions, Rejects, TextTokenizer, TrainOn,
-    read_rows,
+    read_rows, token_files,
 };
 use fixture::tokenizer;
 
@@ -275,4 +275,38 @@ fn files_into_memory_give_what_the_cache_gives() {
     let files = &[place.files[1].clone(), empty][..];
     let error = Dataset::of_files(DataFiles { files, ..data }, &mut skip()).unwrap_err();
     assert!(error.to_string().contains("empty.jsonl: no rows"), "{error}");
+}
+
+#[test]
+fn token_files_are_listed_with_what_they_hold() {
+    let mut place = Place::new();
+    let (first, events) = place.load();
+    let first_path = written(&events).to_owned();
+    place.options.max_length = NonZeroUsize::new(47);
+    let (_, events) = place.load();
+    let second_path = written(&events).to_owned();
+    fs::write(place.folder().join("notes.txt"), "no token file").unwrap();
+    fs::write(place.folder().join("x.tokens"), "neither").unwrap();
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(1000);
+    for path in [&first_path, &second_path] {
+        fs::File::options().append(true).open(path).unwrap().set_modified(old).unwrap();
+    }
+    // Used again, the first is the newer one.
+    place.options.max_length = NonZeroUsize::new(48);
+    place.load();
+    let listed = token_files(&place.folder()).unwrap();
+    let paths: Vec<&Path> = listed.iter().map(|file| file.path.as_path()).collect();
+    assert_eq!(paths, [&first_path, &second_path]);
+    let holds = listed[0].holds.as_ref().unwrap();
+    assert_eq!((&holds.files, &holds.summary), (&place.files, &first.summary));
+    assert_eq!(listed[0].bytes, fs::metadata(&first_path).unwrap().len());
+    assert_eq!(listed[1].used, old);
+    // Of another version.
+    let mut bytes = fs::read(&second_path).unwrap();
+    bytes[8] = 1;
+    fs::write(&second_path, bytes).unwrap();
+    let listed = token_files(&place.folder()).unwrap();
+    let why = listed.iter().find(|file| file.path == second_path).unwrap().holds.clone();
+    assert!(why.unwrap_err().contains("another version"));
+    assert!(token_files(&place.dir.path().join("nowhere")).is_err());
 }

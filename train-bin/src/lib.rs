@@ -19,8 +19,10 @@ pub mod generate;
 pub mod grads;
 pub mod memory;
 pub mod merge;
+pub mod noise;
 pub mod optimizer;
 pub mod out_folder;
+mod prefetch;
 pub mod prepare;
 pub mod quantize;
 pub mod requantize;
@@ -29,6 +31,7 @@ pub mod run_folder;
 pub mod schedule;
 pub mod step;
 pub mod train;
+mod vocabulary;
 
 pub use adamw::{AdamW, AdamWConfig};
 pub use adamw8bit::AdamW8bit;

@@ -14,7 +14,7 @@ use emberlm_model::CausalLm;
 use emberlm_quant::Quantization;
 
 use crate::adamw::AdamWConfig;
-use crate::base::Base;
+use crate::base::{Base, BaseError};
 use crate::builtin;
 use crate::config::{
     self, DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig, Template, Warmup,
@@ -25,6 +25,7 @@ use crate::run::RunError;
 use crate::schedule::LearningRate;
 use crate::step::TrainBackend;
 use crate::train::Plan;
+use crate::vocabulary::adapted;
 
 /// The examples of a run.
 pub(crate) struct Data {
@@ -156,6 +157,7 @@ pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError>
         },
         max_grad_norm: train.max_grad_norm,
         recompute: train.recompute,
+        neftune_alpha: train.neftune_alpha,
         seed: train.seed,
         shuffle: config.data.shuffle,
         layout: match config.data.layout {
@@ -189,6 +191,7 @@ pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError>
 pub(crate) fn prepare<A: TrainBackend>(
     mut model: CausalLm<A>,
     lora: Option<&LoraSection>,
+    added_tokens: &[usize],
     seed: u64,
     device: &A::Device,
 ) -> Result<(CausalLm<A>, Option<LoraConfig>), RunError> {
@@ -201,7 +204,7 @@ pub(crate) fn prepare<A: TrainBackend>(
             inject(model.linears_mut(), &config, seed, device)?;
         }
         LoraStart::InitFrom(path) => {
-            AdapterFolder::open(path)?.apply(model.linears_mut(), device)?;
+            model = adapted(model, &AdapterFolder::open(path)?, device)?;
             for named in model.linears_mut() {
                 if let Some(adapter) = &mut named.linear.adapter {
                     adapter.dropout = lora.dropout;
@@ -209,7 +212,23 @@ pub(crate) fn prepare<A: TrainBackend>(
             }
         }
     }
+    if !added_tokens.is_empty() {
+        if model.lm_head.as_ref().is_some_and(|head| head.adapter.is_some()) {
+            return Err(BaseError::HeadAdapter.into());
+        }
+        model = model.train_tokens(added_tokens);
+    }
     Ok((model, Some(config)))
+}
+
+/// The base that a configuration names, with the tokens that it adds, or that the adapter it begins with brings along.
+pub(crate) fn open_base(config: &RunConfig) -> Result<Base, RunError> {
+    let base = Base::open(&config.model.source, config.train.seed)?;
+    let init_from = config.lora.as_ref().and_then(|lora| match &lora.start {
+        LoraStart::InitFrom(path) => Some(path.as_path()),
+        LoraStart::Fresh { .. } => None,
+    });
+    Ok(base.for_adapter(init_from)?.with_added_tokens(&config.model.add_tokens, init_from)?)
 }
 
 /// The lora crate's form of the section; that of the adapter where it goes on with one.

@@ -22,7 +22,7 @@ use crate::evaluate::{Evaluation, evaluate_in};
 use crate::footprint::Need;
 use crate::generate::{GenerateError, Generator, Sampling};
 use crate::memory::{available_memory, peak_memory_mib};
-use crate::prepare::{Data, Drawn, plan, prepare, workload};
+use crate::prepare::{Data, Drawn, open_base, plan, prepare, workload};
 use crate::run_folder::{Product, RunFolder, RunFolderError};
 use crate::step::TrainBackend;
 use crate::train::{Flow, Plan, StepLog, train};
@@ -171,7 +171,7 @@ pub fn run(
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Report, RunError> {
     refuse_what_is_not_yet(config)?;
-    let base = Base::open(&config.model.source, config.train.seed)?;
+    let base = open_base(config)?;
     let data = Data::read(config, &base.tokenizer, &mut |event| on_event(Event::Cache(event)))?;
     if !data.skipped.is_empty() {
         on_event(Event::Skipped { faults: &data.skipped });
@@ -199,7 +199,7 @@ pub fn run(
 /// [`RunError`], as for the run itself as far as its configuration, its data and its model's files are concerned.
 pub fn memory_need(config: &RunConfig, available: Option<u64>) -> Result<Need, RunError> {
     refuse_what_is_not_yet(config)?;
-    let base = Base::open(&config.model.source, config.train.seed)?;
+    let base = open_base(config)?;
     let data = Data::read(config, &base.tokenizer, &mut |_| ())?;
     let available = available.or_else(|| self::available(resolve(config.model.backend)));
     let plan = plan(config, &data.train)?;
@@ -274,7 +274,8 @@ impl Job for RunJob<'_, '_> {
         // They are no parameters of the module, but they are of the model.
         let frozen: usize =
             quantized.iter().map(|(_, weight)| weight.dims().iter().product::<usize>()).sum();
-        let (model, lora) = prepare(model, config.lora.as_ref(), seed, &device)?;
+        let (model, lora) =
+            prepare(model, config.lora.as_ref(), &base.added_tokens, seed, &device)?;
         let mut count = count_params::<A, _>(&model);
         count.total += frozen;
         let rows = plan.loader(&data.train).rows_of(0);

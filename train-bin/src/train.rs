@@ -1,5 +1,7 @@
 //! The training loop, in the open.
 
+use std::sync::Arc;
+
 use emberlm_data::{Batch, Cursor, Dataset, Layout, Loader, LoaderOptions};
 use emberlm_lora::DropoutKey;
 use emberlm_model::{CausalLm, ModelConfig};
@@ -8,7 +10,9 @@ use crate::adamw::AdamWConfig;
 use crate::check::{self, TrainError};
 use crate::config::{Recompute, Schedule};
 use crate::grads::Gradients;
+use crate::noise::EmbeddingNoise;
 use crate::optimizer::{Optimizer, OptimizerConfig};
+use crate::prefetch::Prefetch;
 use crate::schedule::LearningRate;
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
 
@@ -31,7 +35,9 @@ pub struct Plan {
     pub max_grad_norm: Option<f64>,
     /// What is kept for backward.
     pub recompute: Recompute,
-    /// Seed of order and dropout.
+    /// Strength of the noise on the embeddings; `None`: there is none.
+    pub neftune_alpha: Option<f64>,
+    /// Seed of order, dropout and noise.
     pub seed: u64,
     /// Whether each epoch has a random order of its own.
     pub shuffle: bool,
@@ -46,7 +52,7 @@ pub struct StepLog {
     pub step: u64,
     /// Passes over the data so far.
     pub epoch: f64,
-    /// Mean loss over the step's supervised tokens, in nats, before the step.
+    /// Mean loss over the step's supervised tokens, by their weights, in nats, before the step.
     pub loss: f64,
     /// Norm of all gradients before clipping.
     pub grad_norm: f64,
@@ -71,8 +77,9 @@ pub enum Flow {
 
 /// Trains `model` (its trainable parameters) on `data` and returns it.
 ///
-/// The loss of a step is the sum over its supervised tokens divided by their number, so it depends on neither
-/// micro-batch size nor accumulation nor padding nor packing. `after_step` sees each step and the model after it.
+/// The loss of a step is the sum over its supervised tokens divided by their number (where the data weighs them: the
+/// weighted sum divided by the sum of weights), so it depends on neither micro-batch size nor accumulation nor padding
+/// nor packing. `after_step` sees each step and the model after it.
 ///
 /// # Errors
 /// [`TrainError`] at the first loss or gradient that isn't finite, before the optimizer moves anything; at a parameter
@@ -85,21 +92,24 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
     plan: &Plan,
     mut after_step: impl FnMut(&StepLog, &CausalLm<A>) -> Result<Flow, E>,
 ) -> Result<CausalLm<A>, E> {
-    let loader = plan.loader(data);
-    let mut cursor = Cursor::default();
+    let loader = Arc::new(plan.loader(data));
     let mut optimizer = Optimizer::new(plan.optimizer);
-    for step in 0..plan.steps {
-        let batches;
-        (batches, cursor) = micro_batches(&loader, data, pad_id, plan, step, cursor);
+    let steps = Prefetch::new(loader.clone(), data, pad_id, plan, 0, Cursor::default());
+    for (step, (batches, cursor)) in (0..plan.steps).zip(steps) {
         let supervised: usize = batches.iter().map(|batch| batch.targets.len()).sum();
+        // The number of supervised tokens, unless the data weighs them.
+        let weight: f64 = batches.iter().map(Batch::weight).sum();
+        let alpha = plan.neftune_alpha;
+        let noise = alpha.map(|alpha| EmbeddingNoise { alpha, seed: plan.seed, step });
         let mut gradients = Gradients::default();
         let mut loss_sum = 0.0;
         for (i, batch) in batches.iter().enumerate() {
             let dropout = DropoutKey { seed: plan.seed, step, micro_batch: i as u64 };
             let options = StepOptions {
-                scale: 1.0 / supervised as f64,
+                scale: 1.0 / weight,
                 recompute: plan.recompute,
                 dropout: Some(&dropout),
+                noise: noise.as_ref(),
                 phases: None,
             };
             let loss = loss_and_grads(&model, config, batch, options, &mut gradients);
@@ -122,7 +132,7 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
         let log = StepLog {
             step: step + 1,
             epoch: loader.epochs_at(cursor),
-            loss: loss_sum / supervised as f64,
+            loss: loss_sum / weight,
             grad_norm,
             learning_rate,
             supervised_tokens: supervised,
@@ -154,6 +164,7 @@ impl Plan {
             optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
             max_grad_norm: Some(1.0),
             recompute: Recompute::default(),
+            neftune_alpha: None,
             seed: 0,
             shuffle: true,
             layout: Layout::OnePerRow,
@@ -170,20 +181,4 @@ impl Plan {
     pub fn rows_per_step(&self) -> u64 {
         (self.micro_batch_size * self.grad_accumulation) as u64
     }
-}
-
-/// The micro-batches of a step, and where the next one begins. `cursor` is where this one does: `loader.cursor` of the
-/// rows before it, so that a run can start anywhere.
-fn micro_batches(
-    loader: &Loader,
-    data: &Dataset,
-    pad_id: u32,
-    plan: &Plan,
-    step: u64,
-    cursor: Cursor,
-) -> (Vec<Batch>, Cursor) {
-    let left = plan.rows - step * plan.rows_per_step();
-    let (rows, after) = loader.take(cursor, plan.rows_per_step().min(left) as usize);
-    let collate = |rows: &[_]| Batch::of_rows(rows, &data.examples, pad_id);
-    (rows.chunks(plan.micro_batch_size).map(collate).collect(), after)
 }

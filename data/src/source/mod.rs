@@ -213,7 +213,8 @@ impl Rows {
         };
         Some(record.row(&self.shape).map(|(row, format)| {
             let source = record.source.clone();
-            (SourcedRow { row, source }, format, record)
+            let marks = self.shape.marks(&record.value);
+            (SourcedRow { row, source, marks }, format, record)
         }))
     }
 }
