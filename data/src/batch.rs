@@ -1,11 +1,13 @@
 //! Examples side by side and one after another in rows, padded to one length.
 
+use std::ops::Range;
+
 use crate::example::Example;
 use crate::examples::{Examples, View};
 use crate::loader::Piece;
 
 /// A batch: `rows` × `seq`, row-major.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     /// Rows.
     pub rows: usize,
@@ -24,12 +26,21 @@ pub struct Batch {
 }
 
 /// A token to be predicted, and from where.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Target {
     /// Flat index (`row · seq + t`) of the position that predicts.
     pub index: usize,
     /// The token it should predict: the next one of the same sequence.
     pub token: u32,
+    /// What its loss counts; greater than 0, and 1 unless the data says otherwise.
+    pub weight: f32,
+}
+
+impl Target {
+    /// A target of weight 1.
+    pub fn new(index: usize, token: u32) -> Self {
+        Self { index, token, weight: 1.0 }
+    }
 }
 
 impl Batch {
@@ -84,9 +95,10 @@ impl Batch {
             *slot = position;
         }
         let trained = example.trained_in(piece.start + 1..piece.end);
-        self.targets.extend(trained.map(|token| Target {
+        self.targets.extend(trained.map(|(token, weight)| Target {
             index: begin + token - piece.start - 1,
             token: example.ids[token],
+            weight,
         }));
         self.examples.push(piece.example);
     }
@@ -96,18 +108,29 @@ impl Batch {
         self.segments.iter().filter(|&&segment| segment > 0).count()
     }
 
-    /// Each sequence by itself, in a batch of one row without padding, in the order of [`examples`](Self::examples).
-    pub fn sequences(&self) -> impl Iterator<Item = Self> {
+    /// The sum of the targets' weights: what the sum of their losses is divided by. Their number, unless the data says
+    /// otherwise.
+    pub fn weight(&self) -> f64 {
+        self.targets.iter().map(|target| f64::from(target.weight)).sum()
+    }
+
+    /// Where each sequence stands among the batch's tokens (`row · seq + t`), in the order of
+    /// [`examples`](Self::examples).
+    pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         let rows = self.segments.chunks(self.seq.max(1)).enumerate();
-        let runs = rows.flat_map(|(row, segments)| {
+        rows.flat_map(|(row, segments)| {
             let mut begin = row * self.seq;
             segments.chunk_by(|a, b| a == b).filter_map(move |run| {
                 let range = begin..begin + run.len();
                 begin = range.end;
                 (run[0] > 0).then_some(range)
             })
-        });
-        runs.zip(&self.examples).map(|(range, &example)| Self {
+        })
+    }
+
+    /// Each sequence by itself, in a batch of one row without padding, in the order of [`examples`](Self::examples).
+    pub fn sequences(&self) -> impl Iterator<Item = Self> {
+        self.ranges().zip(&self.examples).map(|(range, &example)| Self {
             rows: 1,
             seq: range.len(),
             ids: self.ids[range.clone()].to_vec(),
@@ -117,7 +140,7 @@ impl Batch {
                 .targets
                 .iter()
                 .filter(|target| range.contains(&target.index))
-                .map(|target| Target { index: target.index - range.start, token: target.token })
+                .map(|target| Target { index: target.index - range.start, ..*target })
                 .collect(),
             examples: vec![example],
         })
@@ -133,6 +156,7 @@ mod tests {
         Example {
             ids: ids.to_vec(),
             trained: trained.to_vec(),
+            weights: Vec::new(),
             source: Source::new("x", 1),
             truncated: false,
             is_document: false,
@@ -153,8 +177,14 @@ mod tests {
         assert_eq!(batch.ids, [5, 6, 9, 7, 9, 9]);
         assert_eq!(batch.positions, [0, 1, 2, 0, 1, 0]);
         assert_eq!(batch.segments, [1, 1, 1, 1, 1, 0]);
-        assert_eq!(batch.targets, [Target { index: 1, token: 9 }, Target { index: 3, token: 9 }]);
+        assert_eq!(batch.targets, [Target::new(1, 9), Target::new(3, 9)]);
         assert_eq!(batch.examples, [4, 2]);
+        assert_eq!(batch.weight(), 2.0);
+
+        let heavy = Example { weights: vec![0.25, 0.0, 2.5], ..a };
+        let batch = Batch::collate(&[(4, &heavy), (2, &b)], 9);
+        assert_eq!(batch.targets, [Target { weight: 2.5, ..Target::new(1, 9) }, Target::new(3, 9)]);
+        assert_eq!(batch.weight(), 3.5);
     }
 
     #[test]

@@ -10,7 +10,9 @@ use crate::example::{Example, ExampleOptions, build};
 use crate::examples::Examples;
 use crate::order::Share;
 use crate::row::SourcedRow;
+use crate::source::Rejects;
 use crate::supervision::TrainOn;
+use crate::tokenize::{DataFiles, Made};
 use crate::tokenizer::TextTokenizer;
 
 /// Examples in the order of their rows.
@@ -82,6 +84,23 @@ impl Dataset {
             return Err(DataError::NothingToTrain(summary.why_nothing(options)));
         }
         let (max_length, shares) = (options.max_length, Vec::new());
+        Ok(Self { examples: examples.into(), summary, max_length, shares })
+    }
+
+    /// Reads and tokenizes files, into memory; of the rows only the tokens are held. Rows at fault go to `rejects`, which
+    /// the caller finishes after the last files.
+    ///
+    /// # Errors
+    /// Files that can't be read or hold no row; faults that `rejects` doesn't take; no example left.
+    pub fn of_files(data: DataFiles<'_>, rejects: &mut Rejects) -> Result<Self, DataError> {
+        let mut examples = Vec::new();
+        let summary = data.make(rejects, |made| {
+            if let Made::Example(example) = made {
+                examples.push(example);
+            }
+            Ok(())
+        })?;
+        let (max_length, shares) = (data.options.max_length, Vec::new());
         Ok(Self { examples: examples.into(), summary, max_length, shares })
     }
 

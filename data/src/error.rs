@@ -264,6 +264,9 @@ pub enum RowError {
     /// The tokenizer failed on this row.
     #[error("the tokenizer failed: {0}")]
     Tokenizer(String),
+    /// What was wrong with the row when its file was tokenized, as it was told then.
+    #[error("{0}")]
+    Told(String),
 }
 
 /// A failure of the chat template.

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use crate::error::{DataError, Faults, RowError};
 use crate::row::{Message, Row, Source, SourcedRow};
-use crate::supervision::{TrainOn, chosen};
+use crate::supervision::{TrainOn, Turn, chosen, row_weight};
 use crate::tokenizer::TextTokenizer;
 
 /// A tokenized row.
@@ -17,6 +17,8 @@ pub struct Example {
     pub ids: Vec<u32>,
     /// `trained[i]`: token `i` is a target. The first is none in effect, as nothing predicts it.
     pub trained: Vec<bool>,
+    /// What the loss of each target counts, 0 at the others; empty if it is 1 for all of them.
+    pub weights: Vec<f32>,
     /// Where the row stands.
     pub source: Source,
     /// Whether tokens beyond `max_length` were cut off.
@@ -81,7 +83,8 @@ pub(crate) fn build(
     options: &ExampleOptions,
 ) -> Result<Example, RowError> {
     let templated = options.template == TemplateChoice::Auto && tokenizer.has_chat_template();
-    let (mut ids, mut trained) = match &row.row {
+    let row_weight = row_weight(&row.marks, options.train_on)?;
+    let Labelled { mut ids, mut trained, mut weights } = match &row.row {
         Row::Text(text) => document(tokenizer, text)?,
         Row::Chat { messages, tools } if templated => {
             chat(tokenizer, messages, tools.as_ref(), options)?
@@ -109,11 +112,36 @@ pub(crate) fn build(
     if let Some(most) = most {
         ids.truncate(most.get());
         trained.truncate(most.get());
+        weights.truncate(most.get());
     }
-    Ok(Example { ids, trained, source: row.source.clone(), truncated, is_document })
+    if row_weight == 0.0 {
+        trained.fill(false);
+    } else if row_weight != 1.0 {
+        weights.resize(trained.len(), 1.0);
+        weights.iter_mut().for_each(|weight| *weight *= row_weight);
+    }
+    let weights = told_weights(&trained, weights);
+    Ok(Example { ids, trained, weights, source: row.source.clone(), truncated, is_document })
 }
 
-type Labelled = (Vec<u32>, Vec<bool>);
+/// Weights as an [`Example`] tells them.
+pub(crate) fn told_weights(trained: &[bool], mut weights: Vec<f32>) -> Vec<f32> {
+    let ones = trained.iter().zip(&weights).all(|(trained, weight)| !trained || *weight == 1.0);
+    if ones {
+        return Vec::new();
+    }
+    for (weight, trained) in weights.iter_mut().zip(trained) {
+        *weight = if *trained { *weight } else { 0.0 };
+    }
+    weights
+}
+
+/// Tokens, which of them are trained, and what their losses count (nothing said: 1).
+struct Labelled {
+    ids: Vec<u32>,
+    trained: Vec<bool>,
+    weights: Vec<f32>,
+}
 
 fn chat(
     tokenizer: &TextTokenizer,
@@ -122,17 +150,40 @@ fn chat(
     options: &ExampleOptions,
 ) -> Result<Labelled, RowError> {
     let turns = chosen(messages, options.train_on)?;
-    let rendered = tokenizer.render_chosen(messages, tools, options.date.as_deref(), &turns)?;
+    let date = options.date.as_deref();
+    let render = |turns: &[Turn]| {
+        let turns: Vec<usize> = turns.iter().map(|turn| turn.message).collect();
+        tokenizer.render_chosen(messages, tools, date, &turns)
+    };
+    let rendered = render(&turns)?;
     let encoded = tokenizer.encoded(&rendered.text).map_err(RowError::Tokenizer)?;
     let trained = mask(&encoded.offsets, &rendered.trained);
-    Ok((encoded.ids, trained))
+    let mut weights = Vec::new();
+    if turns.iter().any(|turn| turn.weight != 1.0) {
+        // Spans don't say whose turn they are: those of each weight are found by themselves.
+        weights.resize(trained.len(), 1.0);
+        let mut values: Vec<f32> = turns.iter().map(|turn| turn.weight).collect();
+        values.sort_unstable_by(f32::total_cmp);
+        values.dedup();
+        for value in values {
+            let alike: Vec<Turn> =
+                turns.iter().filter(|turn| turn.weight == value).copied().collect();
+            let trained = mask(&encoded.offsets, &render(&alike)?.trained);
+            for (weight, trained) in weights.iter_mut().zip(trained) {
+                if trained {
+                    *weight = value;
+                }
+            }
+        }
+    }
+    Ok(Labelled { ids: encoded.ids, trained, weights })
 }
 
 fn document(tokenizer: &TextTokenizer, text: &str) -> Result<Labelled, RowError> {
     let encoded = tokenizer.encoded(text).map_err(RowError::Tokenizer)?;
     let ids = framed(tokenizer, &encoded.ids);
     let trained = vec![true; ids.len()];
-    Ok((ids, trained))
+    Ok(Labelled { ids, trained, weights: Vec::new() })
 }
 
 fn completed(
@@ -151,7 +202,7 @@ fn completed(
     let mut trained = vec![false; tokenizer.prefix().len()];
     trained.extend(mask(&encoded.offsets, std::slice::from_ref(&trained_range)));
     trained.resize(ids.len(), true);
-    Ok((ids, trained))
+    Ok(Labelled { ids, trained, weights: Vec::new() })
 }
 
 /// The tokens of a whole text, which ends with the end-of-text token if there is one.

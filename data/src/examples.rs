@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::example::Example;
+use crate::example::{Example, told_weights};
 use crate::row::Source;
 use crate::token_file::TokenFile;
 
@@ -33,49 +33,64 @@ pub(crate) struct View<'a> {
 
 #[derive(Debug, Clone, Copy)]
 enum Trained<'a> {
-    /// Of each token.
-    Flags(&'a [bool]),
-    /// Ranges of tokens, in order: [first, one past the last].
-    Ranges(&'a [[u32; 2]]),
+    /// Of each token; and the weight of each, unless all are 1.
+    Flags(&'a [bool], &'a [f32]),
+    /// In order.
+    Ranges(&'a [TrainedRange]),
 }
+
+/// Tokens that are trained: the first, one past the last, the bits of their weight (f32), and 0.
+pub(crate) type TrainedRange = [u32; 4];
 
 impl<'a> View<'a> {
     pub(crate) fn of(example: &'a Example) -> Self {
-        let Example { ids, trained, truncated, is_document, .. } = example;
-        let trained = Trained::Flags(trained);
+        let Example { ids, trained, weights, truncated, is_document, .. } = example;
+        let trained = Trained::Flags(trained, weights);
         Self { ids, trained, truncated: *truncated, is_document: *is_document }
     }
 
     pub(crate) fn in_file(
         ids: &'a [u32],
-        ranges: &'a [[u32; 2]],
+        ranges: &'a [TrainedRange],
         truncated: bool,
         is_document: bool,
     ) -> Self {
         Self { ids, trained: Trained::Ranges(ranges), truncated, is_document }
     }
 
-    /// The tokens of a range that are trained, in order.
-    pub(crate) fn trained_in(&self, range: Range<usize>) -> impl Iterator<Item = usize> + use<'a> {
-        let (flags, ranges) = match self.trained {
-            Trained::Flags(flags) => (Some(flags), [].as_slice()),
-            Trained::Ranges(ranges) => (None, ranges),
+    /// The tokens of a range that are trained, in order, each with its weight.
+    pub(crate) fn trained_in(
+        &self,
+        range: Range<usize>,
+    ) -> impl Iterator<Item = (usize, f32)> + use<'a> {
+        let (flags, weights, ranges) = match self.trained {
+            Trained::Flags(flags, weights) => (Some(flags), weights, [].as_slice()),
+            Trained::Ranges(ranges) => (None, [].as_slice(), ranges),
         };
         let of_ranges = ranges.iter().flat_map({
             let range = range.clone();
-            move |&[start, end]| range.start.max(start as usize)..range.end.min(end as usize)
+            move |&[start, end, weight, _]| {
+                let tokens = range.start.max(start as usize)..range.end.min(end as usize);
+                tokens.map(move |token| (token, f32::from_bits(weight)))
+            }
         });
         flags
             .into_iter()
             .flat_map(move |flags| range.clone().filter(|&i| flags[i]))
+            .map(|i| (i, weights.get(i).copied().unwrap_or(1.0)))
             .chain(of_ranges)
     }
 
     fn to_example(self, source: Source) -> Example {
         let Self { ids, truncated, is_document, .. } = self;
         let mut trained = vec![false; ids.len()];
-        self.trained_in(0..ids.len()).for_each(|token| trained[token] = true);
-        Example { ids: ids.to_vec(), trained, source, truncated, is_document }
+        let mut weights = vec![0.0; ids.len()];
+        for (token, weight) in self.trained_in(0..ids.len()) {
+            trained[token] = true;
+            weights[token] = weight;
+        }
+        let weights = told_weights(&trained, weights);
+        Example { ids: ids.to_vec(), trained, weights, source, truncated, is_document }
     }
 }
 
@@ -185,6 +200,7 @@ mod tests {
         let example = |line| Example {
             ids: vec![7; line],
             trained: vec![true; line],
+            weights: Vec::new(),
             source: Source::new("x", line),
             truncated: false,
             is_document: false,
@@ -202,18 +218,29 @@ mod tests {
     #[test]
     fn trained_tokens_are_those_of_flags_or_ranges() {
         let flags = [false, true, true, false, false, true];
-        let example = Example {
-            ids: vec![0; 6],
-            trained: flags.to_vec(),
-            source: Source::new("x", 1),
-            truncated: false,
-            is_document: false,
-        };
-        let ranges = [[1, 3], [5, 6]];
-        for view in [View::of(&example), View::in_file(&[0; 6], &ranges, false, false)] {
-            assert_eq!(view.trained_in(0..6).collect::<Vec<_>>(), [1, 2, 5]);
-            assert_eq!(view.trained_in(2..5).collect::<Vec<_>>(), [2]);
-            assert_eq!(view.to_example(Source::new("x", 1)), example);
+        let [one, half] = [1f32, 0.5].map(f32::to_bits);
+        for (weights, ranges) in [
+            (vec![], [[1, 2, one, 0], [2, 3, one, 0], [5, 6, one, 0]]),
+            (
+                vec![0.0, 0.5, 1.0, 0.0, 0.0, 0.5],
+                [[1, 2, half, 0], [2, 3, one, 0], [5, 6, half, 0]],
+            ),
+        ] {
+            let weight = |i: usize| weights.get(i).copied().unwrap_or(1.0);
+            let example = Example {
+                ids: vec![0; 6],
+                trained: flags.to_vec(),
+                weights: weights.clone(),
+                source: Source::new("x", 1),
+                truncated: false,
+                is_document: false,
+            };
+            for view in [View::of(&example), View::in_file(&[0; 6], &ranges, false, false)] {
+                let expected = [1, 2, 5].map(|i| (i, weight(i)));
+                assert_eq!(view.trained_in(0..6).collect::<Vec<_>>(), expected);
+                assert_eq!(view.trained_in(2..5).collect::<Vec<_>>(), expected[1..2]);
+                assert_eq!(view.to_example(Source::new("x", 1)), example);
+            }
         }
     }
 }

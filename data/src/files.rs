@@ -14,8 +14,10 @@ pub(crate) const CHAT_TEMPLATE: &str = "chat_template.jinja";
 pub(crate) const GENERATION: &str = "generation_config.json";
 pub(crate) const MORE_TEMPLATES: &str = "additional_chat_templates";
 
+pub(crate) const ADDED_TOKENS: &str = "added_tokens.json";
+
 /// Files that only go along: other programs want them.
-const COMPANIONS: [&str; 4] = ["added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model"];
+const COMPANIONS: [&str; 4] = [ADDED_TOKENS, "vocab.json", "merges.txt", "tokenizer.model"];
 
 /// A tokenizer's files held in memory, such as those of the built-in example.
 #[derive(Debug, Clone, Copy, Default)]

@@ -42,15 +42,18 @@ impl Dataset {
             hasher.update(&id.to_le_bytes());
         }
         // Ranges rather than flags, so that it is the same wherever the tokens lie.
-        let mut end = None;
-        for token in view.trained_in(0..view.ids.len()) {
-            if end != Some(token) {
-                hasher.update(&(token as u64).to_le_bytes());
-                hasher.update(&(end.unwrap_or(0) as u64).to_le_bytes());
+        let mut last = None;
+        for (token, weight) in view.trained_in(0..view.ids.len()) {
+            if last != Some((token, weight)) {
+                for number in [token as u64, u64::from(weight.to_bits())] {
+                    hasher.update(&number.to_le_bytes());
+                }
+                let end = last.map_or(0, |(end, _)| end as u64);
+                hasher.update(&end.to_le_bytes());
             }
-            end = Some(token + 1);
+            last = Some((token + 1, weight));
         }
-        hasher.update(&(end.unwrap_or(0) as u64).to_le_bytes());
+        hasher.update(&last.map_or(0, |(end, _)| end as u64).to_le_bytes());
     }
 }
 
@@ -69,6 +72,7 @@ mod tests {
         Example {
             ids: ids.to_vec(),
             trained: trained.to_vec(),
+            weights: Vec::new(),
             source: Source::new("x", 1),
             truncated: false,
             is_document: false,
@@ -91,10 +95,13 @@ mod tests {
 
         let mut document = a.clone();
         document.is_document = true;
+        let mut weighted = a.clone();
+        weighted.weights = vec![0.0, 0.5, 1.0];
         let others = [
             of(vec![b.clone(), a.clone()]),
             of(vec![a.clone()]),
             of(vec![document, b.clone()]),
+            of(vec![weighted, b.clone()]),
             of(vec![example(&[1, 2, 4], &[false, true, true]), b.clone()]),
             of(vec![example(&[1, 2, 3], &[false, false, true]), b.clone()]),
             of(vec![example(&[1, 2, 3], &[true, false, true]), b.clone()]),

@@ -7,10 +7,12 @@
 //! must still be learned.
 #![deny(missing_docs)]
 
+mod added_tokens;
 mod audit;
 mod batch;
 mod bpe;
 mod cache;
+mod cache_folder;
 mod clean;
 mod dataset;
 pub mod date;
@@ -38,6 +40,7 @@ mod supervision;
 mod template;
 mod text;
 mod token_file;
+mod tokenize;
 mod tokenizer;
 mod turns;
 
@@ -46,7 +49,8 @@ pub use audit::{
 };
 pub use batch::{Batch, Target};
 pub use bpe::{BpeOptions, BpeReport, train_tokenizer};
-pub use cache::{CacheEvent, Cached, Sink};
+pub use cache::{CacheEvent, Cached};
+pub use cache_folder::{TokenFileHolds, TokenFileInfo, token_files};
 pub use clean::{CleanOptions, CleanReport, Rule, RuleCount, clean, pattern};
 pub use dataset::{Dataset, Summary};
 pub use error::{DataError, Fault, Faults, RowError, TemplateError};
@@ -74,4 +78,5 @@ pub use stream::StreamDecoder;
 pub use supervision::TrainOn;
 pub use template::Rendered;
 pub use text::language::Languages;
+pub use tokenize::DataFiles;
 pub use tokenizer::TextTokenizer;

@@ -89,6 +89,15 @@ pub struct SourcedRow {
     pub row: Row,
     /// Where it stands.
     pub source: Source,
+    /// What it says of itself: `train` and `weight`, as they are read; followed under [`crate::TrainOn::Marked`].
+    pub marks: Map<String, Value>,
+}
+
+impl SourcedRow {
+    /// A row without marks.
+    pub fn new(row: Row, source: Source) -> Self {
+        Self { row, source, marks: Map::new() }
+    }
 }
 
 /// The shape of rows, told by their keys.

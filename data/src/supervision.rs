@@ -1,6 +1,6 @@
 //! Which of a conversation's turns are trained.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::error::RowError;
 use crate::row::Message;
@@ -8,24 +8,36 @@ use crate::row::Message;
 /// Which of the assistant's turns are trained. Nobody else's ever are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum TrainOn {
-    /// All of them, whatever marks they carry.
+    /// All of them, whatever marks they or the rows carry.
     #[default]
     All,
     /// The last one: what comes before is context.
     Last,
-    /// All but those that are marked not to be: a message with `"weight": 0` (as OpenAI's fine-tuning format has it) or
-    /// `"train": false` (as axolotl has it). `"weight": 1` and `"train": true` say what holds without a mark.
+    /// As messages and rows are marked: `"weight": 0` (as OpenAI's fine-tuning format has it) and `"train": false` (as
+    /// axolotl has it) leave a turn or a whole row out; another weight is the factor on its tokens' losses. What is
+    /// not marked has the weight 1. The weights of a row and of a message in it multiply.
     Marked,
 }
 
-/// The assistant's turns that are to be trained, as indices of messages.
+/// An assistant's turn that is to be trained.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Turn {
+    /// Index of the message.
+    pub(crate) message: usize,
+    /// What its tokens' losses count.
+    pub(crate) weight: f32,
+}
+
+/// The assistant's turns that are to be trained.
 ///
 /// # Errors
 /// A conversation without any turn of the assistant; under [`TrainOn::Marked`] a mark that is none, or one that asks for
 /// the training of another's turn.
-pub(crate) fn chosen(messages: &[Message], train_on: TrainOn) -> Result<Vec<usize>, RowError> {
-    let mut turns: Vec<usize> =
-        (0..messages.len()).filter(|&turn| is_assistant(&messages[turn])).collect();
+pub(crate) fn chosen(messages: &[Message], train_on: TrainOn) -> Result<Vec<Turn>, RowError> {
+    let mut turns: Vec<Turn> = (0..messages.len())
+        .filter(|&turn| is_assistant(&messages[turn]))
+        .map(|message| Turn { message, weight: 1.0 })
+        .collect();
     if turns.is_empty() {
         let mut roles: Vec<String> =
             messages.iter().map(|message| format!("`{}`", message.role)).collect();
@@ -39,49 +51,81 @@ pub(crate) fn chosen(messages: &[Message], train_on: TrainOn) -> Result<Vec<usiz
         TrainOn::Marked => {
             let mut marks = Vec::with_capacity(messages.len());
             for (turn, message) in messages.iter().enumerate() {
-                let mark = mark(turn, message)?;
-                if mark == Some(true) && !is_assistant(message) {
+                let mark = mark(&format!("messages[{turn}]"), &message.extra)?;
+                if mark.is_some_and(|weight| weight > 0.0) && !is_assistant(message) {
                     return Err(RowError::MarkOnOther { turn, role: message.role.clone() });
                 }
                 marks.push(mark);
             }
-            turns.retain(|&turn| marks[turn] != Some(false));
+            turns.iter_mut().for_each(|turn| turn.weight = marks[turn.message].unwrap_or(1.0));
+            turns.retain(|turn| turn.weight > 0.0);
         }
     }
     Ok(turns)
 }
 
+/// What all losses of a row count: 1 unless its marks are asked for.
+///
+/// # Errors
+/// A mark that is none.
+pub(crate) fn row_weight(marks: &Map<String, Value>, train_on: TrainOn) -> Result<f32, RowError> {
+    match train_on {
+        TrainOn::All | TrainOn::Last => Ok(1.0),
+        TrainOn::Marked => Ok(mark("", marks)?.unwrap_or(1.0)),
+    }
+}
+
+/// The keys of marks.
+pub(crate) const MARKS: [&str; 2] = ["train", "weight"];
+
 fn is_assistant(message: &Message) -> bool {
     message.role == "assistant"
 }
 
-/// What a message says of itself.
-fn mark(turn: usize, message: &Message) -> Result<Option<bool>, RowError> {
+/// What a message, or a row (`place` is empty), says of its own weight.
+fn mark(place: &str, marks: &Map<String, Value>) -> Result<Option<f32>, RowError> {
+    let path = |key: &str| match (place, key) {
+        ("", key) => key.to_owned(),
+        (place, "") => place.to_owned(),
+        (place, key) => format!("{place}.{key}"),
+    };
     let wrong = |key: &str, expected, found: &Value| RowError::Field {
-        key: format!("messages[{turn}].{key}"),
+        key: path(key),
         expected,
         found: found.to_string(),
     };
-    let train = match message.extra.get("train") {
-        None | Some(Value::Null) => None,
+    let given = |key: &str| marks.get(key).filter(|value| !value.is_null());
+    let train = match given("train") {
+        None => None,
         Some(Value::Bool(train)) => Some(*train),
+        // The cells of a table are text.
+        Some(Value::String(text)) if ["true", "false"].contains(&text.as_str()) => {
+            Some(text == "true")
+        }
         Some(other) => return Err(wrong("train", "true or false", other)),
     };
-    let weight = match message.extra.get("weight") {
-        None | Some(Value::Null) => None,
-        Some(value) => match value.as_f64() {
-            Some(0.0) => Some(false),
-            Some(1.0) => Some(true),
-            _ => return Err(wrong("weight", "0 or 1 (a turn is trained or not)", value)),
-        },
+    let weight = match given("weight") {
+        None => None,
+        Some(value) => {
+            let number = match value {
+                Value::String(text) => text.trim().parse().ok(),
+                value => value.as_f64(),
+            };
+            let weight = number.map(|number: f64| number as f32).filter(|weight| {
+                weight.is_finite() && *weight >= 0.0 && (*weight > 0.0 || number == Some(0.0))
+            });
+            let expected = "a number from 0 on (what the losses of its tokens count)";
+            Some(weight.ok_or_else(|| wrong("weight", expected, value))?)
+        }
     };
     match (train, weight) {
-        (Some(train), Some(weight)) if train != weight => {
-            let key = format!("messages[{turn}]");
-            let found = format!("train: {train} and weight: {}", u8::from(weight));
+        (Some(train), Some(weight)) if train != (weight > 0.0) => {
+            let found = format!("train: {train} and weight: {weight}");
+            let key = if place.is_empty() { "train".to_owned() } else { place.to_owned() };
             Err(RowError::Field { key, expected: "marks that agree", found })
         }
-        _ => Ok(train.or(weight)),
+        (Some(train), None) => Ok(Some(f32::from(u8::from(train)))),
+        (_, weight) => Ok(weight),
     }
 }
 
@@ -114,22 +158,57 @@ mod tests {
         ])
     }
 
+    fn indices(turns: &[Turn]) -> Vec<usize> {
+        turns.iter().map(|turn| turn.message).collect()
+    }
+
     #[test]
     fn turns_are_chosen_all_last_or_as_they_are_marked() {
-        assert_eq!(chosen(&three(), TrainOn::All).unwrap(), [1, 3, 5, 7]);
-        assert_eq!(chosen(&three(), TrainOn::Last).unwrap(), [7]);
-        assert_eq!(chosen(&three(), TrainOn::Marked).unwrap(), [3, 5]);
+        let chosen = |train_on| indices(&chosen(&three(), train_on).unwrap());
+        assert_eq!(chosen(TrainOn::All), [1, 3, 5, 7]);
+        assert_eq!(chosen(TrainOn::Last), [7]);
+        assert_eq!(chosen(TrainOn::Marked), [3, 5]);
         let none = conversation(&[("user", json!({})), ("assistant", json!({"weight": 0}))]);
-        assert!(chosen(&none, TrainOn::Marked).unwrap().is_empty());
+        assert!(super::chosen(&none, TrainOn::Marked).unwrap().is_empty());
+    }
+
+    #[test]
+    fn weights_are_those_of_the_marks() {
+        let messages = conversation(&[
+            ("assistant", json!({"weight": 0.25})),
+            ("assistant", json!({"train": true, "weight": "2.5"})),
+            ("assistant", json!({"train": "true"})),
+            ("assistant", json!({"train": false, "weight": 0.0})),
+        ]);
+        let weights = |train_on| -> Vec<(usize, f32)> {
+            let turns = chosen(&messages, train_on).unwrap();
+            turns.iter().map(|turn| (turn.message, turn.weight)).collect()
+        };
+        assert_eq!(weights(TrainOn::Marked), [(0, 0.25), (1, 2.5), (2, 1.0)]);
+        assert_eq!(weights(TrainOn::All), [(0, 1.0), (1, 1.0), (2, 1.0), (3, 1.0)]);
+        let row = |marks: Value| row_weight(marks.as_object().unwrap(), TrainOn::Marked);
+        assert_eq!(row(json!({})).unwrap(), 1.0);
+        assert_eq!(row(json!({"weight": 0.5})).unwrap(), 0.5);
+        assert_eq!(row(json!({"train": false})).unwrap(), 0.0);
+        let error = row(json!({"train": false, "weight": 0.5})).unwrap_err().to_string();
+        assert!(error.contains("`train`: expected marks that agree"), "{error}");
     }
 
     #[test]
     fn marks_that_are_none_are_named() {
         for (role, mark, expected) in [
-            ("assistant", json!({"weight": 0.5}), "`messages[0].weight`: expected 0 or 1"),
+            (
+                "assistant",
+                json!({"weight": -1}),
+                "`messages[0].weight`: expected a number from 0 on",
+            ),
+            ("assistant", json!({"weight": 1e-60}), "`messages[0].weight`: expected a number"),
+            ("assistant", json!({"weight": "much"}), "`messages[0].weight`: expected a number"),
+            ("assistant", json!({"weight": 1e60}), "`messages[0].weight`: expected a number"),
             ("assistant", json!({"train": "yes"}), "`messages[0].train`: expected true or false"),
             ("assistant", json!({"train": true, "weight": 0}), "marks that agree"),
             ("user", json!({"train": true}), "message 0 (`user`) is marked to be trained"),
+            ("user", json!({"weight": 0.5}), "message 0 (`user`) is marked to be trained"),
         ] {
             let messages = conversation(&[(role, mark), ("assistant", json!({}))]);
             let error = chosen(&messages, TrainOn::Marked).unwrap_err().to_string();

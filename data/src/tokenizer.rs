@@ -80,7 +80,7 @@ impl TextTokenizer {
         Self::load(files)
     }
 
-    fn load(files: FileSet) -> Result<Self, DataError> {
+    pub(crate) fn load(files: FileSet) -> Result<Self, DataError> {
         let wrong = |error: String| {
             files.fault(
                 TOKENIZER,
@@ -245,6 +245,14 @@ impl TextTokenizer {
     /// The token that fills a batch.
     pub fn pad_id(&self) -> Option<u32> {
         self.pad
+    }
+
+    pub(crate) fn inner(&self) -> &Tokenizer {
+        &self.tokenizer
+    }
+
+    pub(crate) fn into_files(self) -> FileSet {
+        self.files
     }
 
     /// The files it was read from.

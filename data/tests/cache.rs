@@ -7,8 +7,9 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use emberlm_data::{
-    Batch, CacheEvent, Cached, Cursor, DataError, Dataset, ExampleOptions, Format, Layout, Loader,
-    LoaderOptions, TextTokenizer, TrainOn, read_rows,
+    Batch, CacheEvent, Cached, Cursor, DataError, DataFiles, Dataset, ExampleOptions, Format,
+    Layout, Loader, LoaderOptions, OnError, ReadOptions, Rejects, TextTokenizer, TrainOn,
+    read_rows, token_files,
 };
 use fixture::tokenizer;
 
@@ -50,26 +51,20 @@ impl Place {
         &self,
         tokenizer: &TextTokenizer,
     ) -> (Result<Dataset, DataError>, Vec<CacheEvent>) {
-        let folder = self.folder();
-        let cached = Cached {
-            folder: &folder,
-            files: &self.files,
-            reading: "auto",
-            tokenizer,
-            options: &self.options,
-        };
+        let mut rejects = Rejects::new(OnError::Fail, None).unwrap();
+        self.load_into(tokenizer, &mut rejects)
+    }
+
+    fn load_into(
+        &self,
+        tokenizer: &TextTokenizer,
+        rejects: &mut Rejects,
+    ) -> (Result<Dataset, DataError>, Vec<CacheEvent>) {
+        let read = &ReadOptions::default();
+        let data = DataFiles { files: &self.files, read, tokenizer, options: &self.options };
         let mut events = Vec::new();
-        let data = cached.load(
-            |sink| {
-                for file in &self.files {
-                    for rows in read_rows(file, Format::Auto)?.chunks(7) {
-                        sink(rows.iter().cloned().map(Ok).collect())?;
-                    }
-                }
-                Ok(())
-            },
-            |event| events.push(event),
-        );
+        let cached = Cached { folder: &self.folder(), data };
+        let data = cached.load(rejects, |event| events.push(event));
         (data, events)
     }
 
@@ -192,4 +187,126 @@ fn rows_at_fault_leave_no_file() {
     let error = data.unwrap_err().to_string();
     assert!(error.contains("30 rows at fault") && error.contains("a.jsonl:1: "), "{error}");
     assert!(events.is_empty() && place.token_files().is_empty());
+}
+
+/// A template that refuses some conversations, and rows of which some can't be read.
+fn refusing() -> (Place, TextTokenizer) {
+    let place = Place::new();
+    let mut text = fs::read_to_string(&place.files[0]).unwrap();
+    text.insert_str(0, "{\"nothing\": 1}\n");
+    text.push_str("no row\n");
+    fs::write(&place.files[0], text).unwrap();
+    let template = format!(
+        "{{% if messages[0].content in ['q3', 'q7'] %}}{{{{ raise_exception('not ' + messages[0].content) }}}}{{% endif %}}{TEMPLATE}"
+    );
+    (place, tokenizer(&TOKENS, Some(&template)))
+}
+
+#[test]
+fn what_the_template_refuses_is_skipped_and_told_as_any_other_fault() {
+    let (place, tokenizer) = refusing();
+    let out = place.dir.path().join("rejects.jsonl");
+    let load = || {
+        let mut rejects = Rejects::new(OnError::Skip { limit: Some(4) }, Some(&out)).unwrap();
+        let (data, events) = place.load_into(&tokenizer, &mut rejects);
+        let told: Vec<String> =
+            rejects.finish().unwrap().told.iter().map(ToString::to_string).collect();
+        let written = fs::read_to_string(&out).unwrap();
+        fs::remove_file(&out).unwrap();
+        (data.unwrap(), events, told, written)
+    };
+    let (made, events, told, written) = load();
+    assert!(matches!(events[..], [CacheEvent::Written { .. }]));
+    let places: Vec<&str> = told
+        .iter()
+        .map(|told| told.rsplit('/').next().unwrap().split(": ").next().unwrap())
+        .collect();
+    assert_eq!(places, ["a.jsonl:1", "a.jsonl:5", "a.jsonl:9", "a.jsonl:32"]);
+    assert!(
+        told[1].contains("the chat template refused the conversation: ")
+            && told[1].contains("not q3")
+    );
+    let rows: Vec<serde_json::Value> =
+        written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(rows[2]["row"]["messages"][0]["content"], "q7");
+    assert_eq!(rows[3]["row"], "no row");
+    assert_eq!(made.summary.rows, 30);
+
+    // Told again where the tokens are found, in the same words.
+    let (found, events, again, rewritten) = load();
+    assert!(matches!(events[..], [CacheEvent::Found { .. }]));
+    assert_eq!((again, rewritten), (told, written));
+    assert_eq!(found.summary, made.summary);
+
+    // And they count towards the limit; and where they may not be skipped, they are an error.
+    let limited = OnError::Skip { limit: Some(3) };
+    for (on_error, expected) in [(limited, "more than 3 rows"), (OnError::Fail, "4 rows at fault")]
+    {
+        let mut rejects = Rejects::new(on_error, None).unwrap();
+        let (data, events) = place.load_into(&tokenizer, &mut rejects);
+        let error = data.unwrap_err().to_string();
+        assert!(error.contains(expected) && error.contains("not q3"), "{error}");
+        assert!(events.is_empty());
+    }
+}
+
+#[test]
+fn files_into_memory_give_what_the_cache_gives() {
+    let (place, tokenizer) = refusing();
+    let read = &ReadOptions::default();
+    let (options, files) = (&place.options, &place.files[..]);
+    let data = DataFiles { files, read, tokenizer: &tokenizer, options };
+    let skip = || Rejects::new(OnError::Skip { limit: None }, None).unwrap();
+    let (mut in_memory, mut in_file) = (skip(), skip());
+    let memory = Dataset::of_files(data, &mut in_memory).unwrap();
+    let (file, _) = place.load_into(&tokenizer, &mut in_file);
+    let file = file.unwrap();
+    assert_eq!(memory.summary, file.summary);
+    assert!(memory.examples.iter().eq(file.examples.iter()));
+    let said = |rejects: Rejects| rejects.finish().unwrap().to_string();
+    assert_eq!(said(in_memory), said(in_file));
+
+    // All faults are told at once, whichever kind they are of; and an empty file is told.
+    let mut fail = Rejects::new(OnError::Fail, None).unwrap();
+    let error = Dataset::of_files(data, &mut fail).unwrap_err().to_string();
+    assert!(error.contains("4 rows at fault") && error.contains("not q7"), "{error}");
+    let empty = place.dir.path().join("empty.jsonl");
+    fs::write(&empty, "\n").unwrap();
+    let files = &[place.files[1].clone(), empty][..];
+    let error = Dataset::of_files(DataFiles { files, ..data }, &mut skip()).unwrap_err();
+    assert!(error.to_string().contains("empty.jsonl: no rows"), "{error}");
+}
+
+#[test]
+fn token_files_are_listed_with_what_they_hold() {
+    let mut place = Place::new();
+    let (first, events) = place.load();
+    let first_path = written(&events).to_owned();
+    place.options.max_length = NonZeroUsize::new(47);
+    let (_, events) = place.load();
+    let second_path = written(&events).to_owned();
+    fs::write(place.folder().join("notes.txt"), "no token file").unwrap();
+    fs::write(place.folder().join("x.tokens"), "neither").unwrap();
+    let old = std::time::SystemTime::now() - std::time::Duration::from_secs(1000);
+    for path in [&first_path, &second_path] {
+        fs::File::options().append(true).open(path).unwrap().set_modified(old).unwrap();
+    }
+    // Used again, the first is the newer one.
+    place.options.max_length = NonZeroUsize::new(48);
+    place.load();
+    let listed = token_files(&place.folder()).unwrap();
+    let paths: Vec<&Path> = listed.iter().map(|file| file.path.as_path()).collect();
+    assert_eq!(paths, [&first_path, &second_path]);
+    let holds = listed[0].holds.as_ref().unwrap();
+    assert_eq!((&holds.files, &holds.summary), (&place.files, &first.summary));
+    assert_eq!(listed[0].bytes, fs::metadata(&first_path).unwrap().len());
+    assert_eq!(listed[1].used, old);
+    // Of another version.
+    let mut bytes = fs::read(&second_path).unwrap();
+    bytes[8] = 1;
+    fs::write(&second_path, bytes).unwrap();
+    let listed = token_files(&place.folder()).unwrap();
+    let why = listed.iter().find(|file| file.path == second_path).unwrap().holds.clone();
+    assert!(why.unwrap_err().contains("another version"));
+    assert!(token_files(&place.dir.path().join("nowhere")).is_err());
 }

@@ -191,7 +191,7 @@ fn generation_tags_are_followed_whatever_the_content_holds() {
 /// The parts of a conversation that are trained, as text.
 fn trained_on(tokenizer: &TextTokenizer, messages: Vec<Message>, train_on: TrainOn) -> Vec<String> {
     let row = Row::Chat { messages, tools: None };
-    let rows = [SourcedRow { row, source: Source::new("x", 1) }];
+    let rows = [SourcedRow::new(row, Source::new("x", 1))];
     let options = ExampleOptions { train_on, ..ExampleOptions::default() };
     let data = Dataset::build(&rows, tokenizer, &options).unwrap();
     let example = data.examples.get(0);

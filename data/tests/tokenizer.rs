@@ -195,3 +195,53 @@ fn folders_are_read_saved_byte_for_byte_and_refused_with_a_remedy() {
         "{error}"
     );
 }
+
+#[test]
+fn added_tokens_are_found_in_text_and_saved_in_every_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = serde_json::json!({"bos_token": "<s>", "eos_token": "</s>",
+        "added_tokens_decoder": {"0": {"content": "<s>", "special": true}}});
+    fs::write(dir.path().join("tokenizer.json"), fixture::tokenizer_json(&["<s>", "</s>"]))
+        .unwrap();
+    fs::write(dir.path().join("tokenizer_config.json"), config.to_string()).unwrap();
+    fs::write(dir.path().join("added_tokens.json"), "{\"<s>\": 0}").unwrap();
+    let base = TextTokenizer::from_dir(dir.path()).unwrap();
+    let size = base.vocab_size();
+    let before = base.encode("ab <s>").unwrap();
+    let names = ["<tool>", "</tool>", " two words"].map(str::to_owned);
+    let (tokenizer, ids) = base.with_added_tokens(&names).unwrap();
+    let next = size as u32;
+    assert_eq!(ids, [next, next + 1, next + 2]);
+    assert_eq!(tokenizer.vocab_size(), size + 3);
+    assert_eq!(tokenizer.encode("ab <s>").unwrap(), before, "the others stay");
+    let text = "a<tool>b</tool> two words";
+    let found = tokenizer.encode(text).unwrap();
+    let [a, b] = ["a", "b"].map(|text| tokenizer.token_to_id(text).unwrap());
+    assert_eq!(found, [a, next, b, next + 1, next + 2]);
+    assert_eq!(tokenizer.decode(&found, true).unwrap(), text, "they are no special tokens");
+
+    // What is saved is what was made, and nothing is lost.
+    let out = tempfile::tempdir().unwrap();
+    tokenizer.save(out.path()).unwrap();
+    let again = TextTokenizer::from_dir(out.path()).unwrap();
+    assert_eq!(again.encode(text).unwrap(), found);
+    assert_eq!((again.eos_id(), again.bos_id()), (tokenizer.eos_id(), tokenizer.bos_id()));
+    let read = |name: &str| -> serde_json::Value {
+        serde_json::from_slice(&fs::read(out.path().join(name)).unwrap()).unwrap()
+    };
+    let decoder = &read("tokenizer_config.json")["added_tokens_decoder"];
+    assert_eq!(decoder[next.to_string()]["content"], "<tool>");
+    assert_eq!(decoder["0"]["content"], "<s>");
+    assert_eq!(read("added_tokens.json")["</tool>"], next + 1);
+
+    let base = || TextTokenizer::from_dir(dir.path()).unwrap();
+    for (names, expected) in [
+        (vec!["<x>", "<x>"], "each token once"),
+        (vec![" "], "at least one character"),
+        (vec!["</s>"], "this is token 1 already"),
+    ] {
+        let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
+        let error = base().with_added_tokens(&names).unwrap_err().to_string();
+        assert!(error.contains("model.add_tokens") && error.contains(expected), "{error}");
+    }
+}

@@ -22,6 +22,7 @@ mod inject;
 mod linear;
 pub mod peft;
 pub mod random;
+mod token_rows;
 pub mod walk;
 
 pub use adapter::Adapter;
@@ -30,3 +31,4 @@ pub use config::{LoraConfig, LoraConfigError, Targets};
 pub use dropout::{Dropout, DropoutKey};
 pub use inject::{InjectError, NamedLinear, inject};
 pub use linear::Linear;
+pub use token_rows::{NamedTokenRows, TokenRows, rows_of};

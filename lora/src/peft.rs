@@ -16,12 +16,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::adapter::AdapterShape;
-use crate::{Adapter, InjectError, LoraConfig, LoraConfigError, NamedLinear, Targets, inject};
+use crate::{
+    Adapter, InjectError, LoraConfig, LoraConfigError, NamedLinear, NamedTokenRows, Targets,
+    TokenRows, inject,
+};
 
 /// The weights' file in an adapter folder.
 pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 /// The configuration's file in an adapter folder.
 pub const CONFIG_FILE: &str = "adapter_config.json";
+/// What PEFT means if it is told tokens without the name of a table.
+const EMBEDDING: &str = "embed_tokens";
+/// The end of the key of the rows of a table's tokens. The name is PEFT's; they are rows, not differences.
+const TOKEN_ROWS: &str = "token_adapter.trainable_tokens_delta";
 /// The entry in the weights' metadata that holds the `quantization_config` of the base that an adapter was trained on.
 /// PEFT's own configuration has no place for it, and PEFT warns of keys that it doesn't know.
 const BASE_QUANTIZATION: &str = "base_quantization_config";
@@ -116,6 +123,8 @@ struct ConfigFile {
     #[serde(default)]
     task_type: Option<String>,
     #[serde(default)]
+    trainable_token_indices: Option<TokenIndices>,
+    #[serde(default)]
     use_dora: bool,
     #[serde(default)]
     use_rslora: bool,
@@ -135,6 +144,14 @@ enum OneOrMany {
 enum OneOrManyNames {
     One(String),
     Many(Vec<String>),
+}
+
+/// Tokens whose rows are trained: of the embedding (and the head, where that is the same), or of each table by its name.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum TokenIndices {
+    OfEmbedding(Vec<usize>),
+    ByTable(BTreeMap<String, Vec<usize>>),
 }
 
 fn no_bias() -> String {
@@ -206,6 +223,8 @@ pub struct AdapterFolder {
     pub config: LoraConfig,
     /// The base model it says it was trained on.
     pub base_model: Option<String>,
+    /// The tokens whose rows it brings along, with the last parts of the names of their tables: `embed_tokens`, `lm_head`.
+    pub tokens: BTreeMap<String, Vec<usize>>,
     /// How that base was quantized in training, if the adapter says so: those that emberlm saved do.
     pub trained_on: Option<Quantization>,
     weights: TensorFile,
@@ -256,12 +275,20 @@ impl AdapterFolder {
         config
             .check()
             .map_err(|e: LoraConfigError| PeftError::Json { path, reason: e.to_string() })?;
+        let tokens = match file.trainable_token_indices {
+            None => BTreeMap::new(),
+            Some(TokenIndices::OfEmbedding(ids)) => BTreeMap::from([(EMBEDDING.to_owned(), ids)]),
+            Some(TokenIndices::ByTable(tables)) => {
+                let last = |name: String| name.rsplit('.').next().unwrap_or(&name).to_owned();
+                tables.into_iter().map(|(name, ids)| (last(name), ids)).collect()
+            }
+        };
         let weights = TensorFile::open(&folder.join(WEIGHTS_FILE))?;
         let trained_on = weights.metadata(BASE_QUANTIZATION).and_then(|text| {
             let value = serde_json::from_str(text).ok()?;
             Some(BnbConfig::parse(&value).ok()?.into())
         });
-        Ok(Self { config, base_model: file.base_model_name_or_path, trained_on, weights })
+        Ok(Self { config, base_model: file.base_model_name_or_path, tokens, trained_on, weights })
     }
 
     /// Gives the adapter to a model's layers. Every tensor of the file must bind, and every targeted layer must find its own.
@@ -279,7 +306,10 @@ impl AdapterFolder {
             linear: &mut *l.linear,
         });
         let injected = inject(borrowed.collect(), &self.config, 0, device)?;
-        let mut left: BTreeSet<&str> = self.weights.entries().keys().map(String::as_str).collect();
+        let tokens = self.tokens.keys().map(|table| self.token_key(table));
+        let tokens: BTreeSet<&str> = tokens.flatten().collect();
+        let keys = self.weights.entries().keys().map(String::as_str);
+        let mut left: BTreeSet<&str> = keys.filter(|key| !tokens.contains(key)).collect();
         let mut faults = Vec::new();
         for NamedLinear { name, linear, .. } in &mut linears {
             let [d_out, d_in] = linear.dims();
@@ -313,6 +343,55 @@ impl AdapterFolder {
             Err(PeftError::DoesNotBind { path: self.weights.path().into(), faults })
         }
     }
+
+    /// One more than the highest token whose row it brings along: so many the vocabulary must have. 0 if there is none.
+    pub fn least_vocabulary(&self) -> usize {
+        self.tokens.values().flatten().map(|id| id + 1).max().unwrap_or(0)
+    }
+
+    /// The rows that it brings along for a table (`embed_tokens`, `lm_head`) of this width, trainable; `None` if there
+    /// are none.
+    ///
+    /// # Errors
+    /// [`PeftError::Tensors`], [`PeftError::DoesNotBind`].
+    pub fn token_rows<B: Backend>(
+        &self,
+        table: &str,
+        width: usize,
+        device: &B::Device,
+    ) -> Result<Option<TokenRows<B>>, PeftError> {
+        let Some(ids) = self.tokens.get(table).filter(|ids| !ids.is_empty()) else {
+            return Ok(None);
+        };
+        let fault = |fault: String| PeftError::DoesNotBind {
+            path: self.weights.path().into(),
+            faults: vec![fault],
+        };
+        let Some(key) = self.token_key(table) else {
+            return Err(fault(format!("missing: the rows of {} tokens of {table}", ids.len())));
+        };
+        let (expected, found) = ([ids.len(), width], &self.weights.entries()[key].shape);
+        if *found != expected {
+            return Err(fault(format!("shape of {key}: expected {expected:?}, found {found:?}")));
+        }
+        let values = self.weights.read_f32(key)?;
+        // In the order of the tokens: PEFT keeps the order that it was given.
+        let mut order: Vec<usize> = (0..ids.len()).collect();
+        order.sort_by_key(|&place| ids[place]);
+        let sorted: Vec<usize> = order.iter().map(|&place| ids[place]).collect();
+        if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
+            return Err(fault(format!("the same token twice among those of {table}")));
+        }
+        let row = |place: usize| &values[place * width..(place + 1) * width];
+        let values = order.iter().flat_map(|&place| row(place)).copied().collect();
+        Ok(Some(TokenRows::from_values(sorted, width, values, device)))
+    }
+
+    /// The tensor that holds the rows of a table.
+    fn token_key(&self, table: &str) -> Option<&str> {
+        let end = format!(".{table}.{TOKEN_ROWS}");
+        self.weights.entries().keys().map(String::as_str).find(|key| key.ends_with(&end))
+    }
 }
 
 fn key(layer: &str, factor: &str) -> String {
@@ -330,6 +409,20 @@ pub fn save<B: Backend>(
     config: &LoraConfig,
     base_model: Option<&str>,
 ) -> Result<(), PeftError> {
+    save_with_tokens(folder, linears, &[], config, base_model)
+}
+
+/// As [`save`], with the rows of tokens that are trained beside the adapters.
+///
+/// # Errors
+/// As [`save`].
+pub fn save_with_tokens<B: Backend>(
+    folder: &Path,
+    linears: &[NamedLinear<'_, B>],
+    tokens: &[NamedTokenRows<'_, B>],
+    config: &LoraConfig,
+    base_model: Option<&str>,
+) -> Result<(), PeftError> {
     fs::create_dir_all(folder).map_err(|source| PeftError::Io { path: folder.into(), source })?;
     let mut tensors = Vec::new();
     for NamedLinear { name, linear, .. } in linears {
@@ -340,6 +433,13 @@ pub fn save<B: Backend>(
             let tensor = NamedTensor { name: key(name, factor), shape, values: Box::new(values) };
             tensors.push(StoredTensor::float(tensor, FloatDtype::F32));
         }
+    }
+    for NamedTokenRows { name, rows } in tokens {
+        let shape = rows.rows.dims().to_vec();
+        let values = || rows.rows.val().into_data().iter::<f32>().collect();
+        let name = format!("base_model.model.{name}.{TOKEN_ROWS}");
+        let tensor = NamedTensor { name, shape, values: Box::new(values) };
+        tensors.push(StoredTensor::float(tensor, FloatDtype::F32));
     }
     let layers = linears.iter().map(|named| (named.name.as_str(), &named.linear.weight));
     let trained_on = BnbConfig::of_layers(layers)
@@ -365,6 +465,7 @@ pub fn save<B: Backend>(
             Targets::Regex(pattern) => OneOrManyNames::One(pattern.clone()),
         }),
         task_type: Some("CAUSAL_LM".into()),
+        trainable_token_indices: token_indices(tokens),
         use_dora: false,
         use_rslora: config.use_rslora,
         others: Map::new(),
@@ -374,6 +475,21 @@ pub fn save<B: Backend>(
         .map_err(|e| PeftError::Json { path: path.clone(), reason: e.to_string() })?;
     write_atomically(&path, |out| out.write_all(text.as_bytes()))
         .map_err(|source| PeftError::Io { path, source })
+}
+
+/// PEFT ties what is tied by itself where only the embedding's tokens are named.
+fn token_indices<B: Backend>(tokens: &[NamedTokenRows<'_, B>]) -> Option<TokenIndices> {
+    let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
+    match tokens {
+        [] => None,
+        [only] if last(&only.name) == EMBEDDING => {
+            Some(TokenIndices::OfEmbedding(only.rows.ids.clone()))
+        }
+        several => {
+            let tables = several.iter().map(|named| (last(&named.name), named.rows.ids.clone()));
+            Some(TokenIndices::ByTable(tables.collect()))
+        }
+    }
 }
 
 /// The last parts of the adapted layers' names: vLLM and llama.cpp know lists of names, not `all-linear`.

@@ -2,7 +2,7 @@
 
 use burn::module::{Module, Param};
 use burn::tensor::{Int, Tensor, backend::Backend};
-use emberlm_lora::{DropoutKey, Linear, NamedLinear};
+use emberlm_lora::{DropoutKey, Linear, NamedLinear, NamedTokenRows, TokenRows};
 use emberlm_quant::{QuantBackend, Quantization, Quantized, QuantizedMatrix, Weight};
 
 use crate::{DecoderLayer, Inputs, Keep, KvCache, ModelBackend, RmsNorm};
@@ -17,6 +17,8 @@ pub struct CausalLm<B: Backend> {
     pub model: Decoder<B>,
     /// The output head, `[vocab, hidden]`; `None` where its weight is the embedding's.
     pub lm_head: Option<Linear<B>>,
+    /// Rows of the head that are trained in place of its own; where it is the embedding's, those are too.
+    pub head_tokens: Option<TokenRows<B>>,
 }
 
 /// Embedding, blocks, final norm.
@@ -35,6 +37,8 @@ pub struct Decoder<B: Backend> {
 pub struct Embedding<B: Backend> {
     /// `[vocab, hidden]`.
     pub weight: Param<Tensor<B, 2>>,
+    /// Rows that are trained in place of the table's own.
+    pub tokens: Option<TokenRows<B>>,
 }
 
 impl<B: Backend> Embedding<B> {
@@ -42,7 +46,13 @@ impl<B: Backend> Embedding<B> {
     pub fn forward(&self, ids: Tensor<B, 2, Int>) -> Tensor<B, 3> {
         let [batch, seq] = ids.dims();
         let [_, hidden] = self.weight.dims();
-        self.weight.val().select(0, ids.reshape([batch * seq])).reshape([batch, seq, hidden])
+        let ids = ids.reshape([batch * seq]);
+        let found = self.weight.val().select(0, ids.clone());
+        let found = match &self.tokens {
+            Some(tokens) => tokens.replace_vectors(found, ids),
+            None => found,
+        };
+        found.reshape([batch, seq, hidden])
     }
 }
 
@@ -82,6 +92,14 @@ impl<B: Backend> CausalLm<B> {
             .collect()
     }
 
+    /// Rows of tokens that are trained by themselves, with the paths of their tables.
+    pub fn token_rows(&self) -> Vec<NamedTokenRows<'_, B>> {
+        let embedding =
+            self.model.embed_tokens.tokens.iter().map(|rows| ("model.embed_tokens", rows));
+        let tables = embedding.chain(self.head_tokens.iter().map(|rows| ("lm_head", rows)));
+        tables.map(|(name, rows)| NamedTokenRows { name: name.into(), rows }).collect()
+    }
+
     /// The device that the model lies on.
     pub fn device(&self) -> B::Device {
         self.model.embed_tokens.weight.device()
@@ -95,7 +113,7 @@ impl<B: QuantBackend> CausalLm<B> {
         for NamedLinear { linear, .. } in self.linears_mut() {
             *linear = linear.clone().merge();
         }
-        self
+        self.merge_tokens()
     }
 
     /// Quantizes the dense weights of the linear layers, but for the head and what `quantization` skips.
@@ -118,7 +136,11 @@ impl<B: QuantBackend> CausalLm<B> {
 impl<B: ModelBackend> CausalLm<B> {
     /// Tokens to the residual stream: `[batch, seq, hidden]`.
     pub fn embed(&self, inputs: &Inputs<B>) -> Tensor<B, 3> {
-        self.model.embed_tokens.forward(inputs.ids.clone())
+        let embedded = self.model.embed_tokens.forward(inputs.ids.clone());
+        match &inputs.noise {
+            Some(noise) => embedded + noise.clone(),
+            None => embedded,
+        }
     }
 
     /// Embedding and blocks: `[batch, seq, hidden]`, before the final norm.
@@ -139,9 +161,19 @@ impl<B: ModelBackend> CausalLm<B> {
     /// Final norm and head: `[rows, hidden] -> [rows, vocab]`.
     pub fn head(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
         let normed = self.model.norm.forward(hidden, Keep::All);
-        match &self.lm_head {
-            Some(head) => head.forward(normed, None),
-            None => B::matmul_dense(normed, self.model.embed_tokens.weight.val()),
+        let (logits, tokens) = match &self.lm_head {
+            Some(head) => (head.forward(normed.clone(), None), &self.head_tokens),
+            None => {
+                let Embedding { weight, tokens } = &self.model.embed_tokens;
+                (B::matmul_dense(normed.clone(), weight.val()), tokens)
+            }
+        };
+        match tokens {
+            Some(tokens) => {
+                let own = B::matmul_dense(normed, tokens.rows.val());
+                tokens.replace_logits(logits, own)
+            }
+            None => logits,
         }
     }
 

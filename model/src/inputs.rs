@@ -45,6 +45,8 @@ pub struct Inputs<B: Backend> {
     pub sin: Tensor<B, 4>,
     /// What is kept for backward.
     pub keep: Keep,
+    /// What is added to the embedded tokens, in training: `[rows, seq, hidden]`.
+    pub noise: Option<Tensor<B, 3>>,
     /// One mask for each window that blocks of the model use.
     masks: Vec<Arc<AttentionMask>>,
 }
@@ -92,6 +94,7 @@ impl<B: Backend> Inputs<B> {
             cos: float_tensor(table.cos, shape, device),
             sin: float_tensor(table.sin, shape, device),
             keep: Keep::default(),
+            noise: None,
             masks,
         }
     }
@@ -99,6 +102,11 @@ impl<B: Backend> Inputs<B> {
     /// The same, keeping `keep` for backward.
     pub fn keeping(self, keep: Keep) -> Self {
         Self { keep, ..self }
+    }
+
+    /// The same, with `noise: [rows, seq, hidden]` added to the embedded tokens.
+    pub fn with_noise(self, noise: Option<Tensor<B, 3>>) -> Self {
+        Self { noise, ..self }
     }
 
     /// The mask for blocks with this window.

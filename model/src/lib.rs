@@ -25,6 +25,7 @@ mod norm;
 pub mod portable;
 mod rope;
 mod save;
+mod vocabulary;
 pub mod weights;
 
 pub use activation::Activation;

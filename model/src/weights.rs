@@ -400,10 +400,14 @@ fn build<B: QuantBackend, E>(
     let layers = (0..config.num_hidden_layers).map(layer).collect::<Result<_, E>>()?;
     Ok(CausalLm {
         model: Decoder {
-            embed_tokens: Embedding { weight: Param::initialized(ParamId::new(), embedding) },
+            embed_tokens: Embedding {
+                weight: Param::initialized(ParamId::new(), embedding),
+                tokens: None,
+            },
             layers,
             norm: norm("model.norm".into())?,
         },
         lm_head: linear("lm_head".into())?,
+        head_tokens: None,
     })
 }

@@ -1,5 +1,6 @@
 //! End-to-end runs of the binary.
 
+mod added_tokens;
 mod broken_inputs;
 mod data_commands;
 mod merging;

@@ -57,7 +57,7 @@ fn batch() -> Batch {
     let ids: Vec<u32> = (0..ROWS * SEQ).map(|i| (i * 7919 % 1999) as u32).collect();
     let targets = (0..ROWS)
         .flat_map(|row| (SEQ / 2..SEQ).map(move |at| row * SEQ + at))
-        .map(|at| Target { index: at - 1, token: ids[at] })
+        .map(|at| Target::new(at - 1, ids[at]))
         .collect();
     Batch {
         rows: ROWS,
@@ -92,6 +92,7 @@ fn measured(workload: &Workload<'_>) -> u64 {
             scale: 1.0 / batch.targets.len() as f64,
             recompute: workload.recompute,
             dropout: Some(&dropout),
+            noise: None,
             phases: None,
         };
         let mut gradients = Gradients::default();

@@ -25,15 +25,12 @@ fn main() -> Result<()> {
     inject(model.linears_mut(), &lora, 0, &device)?;
 
     let colours = [("straw", 230), ("brown", 260), ("purple", 280), ("blue", 300)];
-    let row = |(line, (colour, degrees)): (usize, (&str, u32))| SourcedRow {
-        row: Row::Chat {
-            messages: vec![
-                Message::new("user", format!("At how many degrees is steel {colour}?")),
-                Message::new("assistant", format!("At {degrees} degrees.")),
-            ],
-            tools: None,
-        },
-        source: Source::new("colours", line + 1),
+    let row = |(line, (colour, degrees)): (usize, (&str, u32))| {
+        let messages = vec![
+            Message::new("user", format!("At how many degrees is steel {colour}?")),
+            Message::new("assistant", format!("At {degrees} degrees.")),
+        ];
+        SourcedRow::new(Row::Chat { messages, tools: None }, Source::new("colours", line + 1))
     };
     let rows: Vec<SourcedRow> = colours.into_iter().enumerate().map(row).collect();
     let data = Dataset::build(&rows, &base.tokenizer, &ExampleOptions::default())?;

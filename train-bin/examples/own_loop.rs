@@ -41,6 +41,7 @@ fn main() -> Result<()> {
             scale: 1.0 / supervised,
             recompute: Recompute::Block,
             dropout: None,
+            noise: None,
             phases: None,
         };
         let loss = loss_and_grads(&model, &base.config, &batch, options, &mut gradients);

@@ -12,6 +12,7 @@ use emberlm_quant::{QuantBackend, Quantization};
 use crate::builtin;
 use crate::config::{ModelSource, shown};
 use crate::file_hash::{HashedFile, Hashing};
+use crate::vocabulary::adapted;
 
 /// What `--model` takes for the model in the program.
 pub const BUILTIN: &str = "builtin";
@@ -28,6 +29,10 @@ pub struct Base {
     pub name: String,
     /// The folder it lies in, if it does.
     pub folder: Option<PathBuf>,
+    /// Tokens that were added to its vocabulary and are to be trained, in order.
+    pub added_tokens: Vec<usize>,
+    /// Rows of the embedding in its files; it may have grown since.
+    pub(crate) stored_vocabulary: usize,
     weights: Weights,
 }
 
@@ -71,6 +76,29 @@ pub enum BaseError {
         tokenizer: usize,
         /// Rows of the embedding.
         model: usize,
+    },
+    /// Tokens of an adapter that the model has no place for.
+    #[error(
+        "the adapter brings rows of tokens {}: expected rows of `embed_tokens`, and of `lm_head` where the model has a head of its own, for tokens below {vocabulary}", found.join(", ")
+    )]
+    AdapterTokens {
+        /// What it brings that doesn't fit.
+        found: Vec<String>,
+        /// Tokens of the model.
+        vocabulary: usize,
+    },
+    /// An adapter on the head beside rows of the head that are trained by themselves.
+    #[error(
+        "tokens were added, so rows of lm_head are trained by themselves, and lora.target_modules puts an adapter on lm_head too: PEFT knows only one of them. Leave lm_head out of lora.target_modules"
+    )]
+    HeadAdapter,
+    /// An adapter's tokens and others.
+    #[error(
+        "{} brings tokens of its own along, and model.add_tokens would add more. Remove model.add_tokens; to add further tokens, merge the adapter first", adapter.display()
+    )]
+    TokensTwice {
+        /// The adapter's folder.
+        adapter: PathBuf,
     },
 }
 
@@ -135,7 +163,16 @@ impl Base {
         if found > model {
             return Err(BaseError::Vocabulary { name, tokenizer: found, model });
         }
-        Ok(Self { config, config_text, tokenizer, name, folder: None, weights })
+        Ok(Self {
+            stored_vocabulary: config.vocab_size,
+            config,
+            config_text,
+            tokenizer,
+            name,
+            folder: None,
+            added_tokens: Vec::new(),
+            weights,
+        })
     }
 
     /// The model on a device, all frozen; its linear layers quantized, if asked for or stored so.
@@ -152,7 +189,10 @@ impl Base {
         }
         match &self.weights {
             Weights::Checkpoint(checkpoint) => {
-                Ok(weights::from_checkpoint(&self.config, checkpoint, quantization, device)?)
+                let stored =
+                    ModelConfig { vocab_size: self.stored_vocabulary, ..self.config.clone() };
+                let model = weights::from_checkpoint(&stored, checkpoint, quantization, device)?;
+                Ok(model.grow_vocabulary(self.config.vocab_size))
             }
             Weights::Random { seed } => {
                 let model = weights::random(&self.config, *seed, device);
@@ -206,7 +246,7 @@ impl Base {
     ) -> Result<CausalLm<B>, BaseError> {
         let mut model = self.build::<B>(quantization, device)?;
         if let Some(folder) = adapter {
-            AdapterFolder::open(folder)?.apply(model.linears_mut(), device)?;
+            model = adapted(model, &AdapterFolder::open(folder)?, device)?;
         }
         Ok(model)
     }

@@ -144,6 +144,7 @@ pub fn bench<A: TrainBackend>(
             scale: 1.0 / supervised,
             recompute: options.recompute,
             dropout: None,
+            noise: None,
             phases: Some(&phases),
         };
         loss = loss_and_grads(&model, &base.config, &batch, step, &mut gradients) / supervised;
@@ -190,7 +191,7 @@ fn synthetic_batch(config: &ModelConfig, options: &BenchOptions) -> Batch {
     let row_targets = |row: usize| (first..seq).map(move |at| (row * seq + at - 1, row * seq + at));
     let targets = (0..rows)
         .flat_map(row_targets)
-        .map(|(index, next)| Target { index, token: ids[next] })
+        .map(|(index, next)| Target::new(index, ids[next]))
         .collect();
     Batch {
         rows,

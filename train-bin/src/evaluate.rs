@@ -9,7 +9,7 @@ use crate::step::loss_sum;
 /// What an evaluation found.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Mean over all supervised tokens of the negative log-likelihood, in nats.
+    /// Mean over all supervised tokens of the negative log-likelihood, in nats; weighted, where the data has weights.
     #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// `exp(loss)`.
@@ -48,13 +48,15 @@ pub fn evaluate_in<B: ModelBackend>(
 ) -> Evaluation {
     let mut sum = 0.0;
     let mut supervised_tokens = 0;
+    let mut weight = 0.0;
     let loader = Loader::each_once(data, layout);
     let (rows, _) = loader.take(Cursor::default(), loader.rows_of(0) as usize);
     for rows in rows.chunks(batch_size) {
         let batch = Batch::of_rows(rows, &data.examples, pad_id);
         supervised_tokens += batch.targets.len();
+        weight += batch.weight();
         sum += loss_sum(model, config, &batch);
     }
-    let loss = sum / supervised_tokens as f64;
+    let loss = sum / weight;
     Evaluation { loss, perplexity: loss.exp(), supervised_tokens, examples: data.examples.len() }
 }

@@ -23,8 +23,10 @@ pub mod look_inside;
 pub mod manifest;
 pub mod memory;
 pub mod merge;
+pub mod noise;
 pub mod optimizer;
 pub mod out_folder;
+mod prefetch;
 pub mod prepare;
 pub mod quantize;
 pub mod reproduce;
@@ -36,6 +38,7 @@ pub mod schedule;
 pub mod step;
 pub mod train;
 pub mod trained;
+mod vocabulary;
 
 pub use base::Base;
 pub use divergence::{Divergence, divergence};

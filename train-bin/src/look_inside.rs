@@ -97,6 +97,7 @@ pub fn look_inside<A: TrainBackend>(
         scale: 1.0 / supervised.max(1) as f64,
         recompute: plan.recompute,
         dropout: None,
+        noise: None,
         phases: None,
     };
     let loss_sum = loss_and_grads(model, config, &batch, options, &mut gradients);

@@ -3,16 +3,16 @@
 use std::path::PathBuf;
 
 use emberlm_data::{
-    CacheEvent, Cached, DataError, Dataset, ExampleOptions, Faults, Format, Layout, Loader,
-    LoaderOptions, OnError, ReadOptions, Rejects, RowShape, Share, Sink, SourcedRow, Summary,
-    TemplateChoice, TextTokenizer, data_files, for_each_batch, read_all_rows,
+    CacheEvent, Cached, DataError, DataFiles, Dataset, ExampleOptions, Faults, Format, Layout,
+    Loader, LoaderOptions, OnError, ReadOptions, Rejects, RowShape, Share, SourcedRow, Summary,
+    TemplateChoice, TextTokenizer, data_files, read_all_rows,
 };
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::{LoraConfig, Targets, inject};
 use emberlm_model::CausalLm;
 use emberlm_quant::Quantization;
 
-use crate::base::Base;
+use crate::base::{Base, BaseError};
 use crate::builtin;
 use crate::config::{
     self, DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig, Template, Warmup,
@@ -25,6 +25,7 @@ use crate::schedule::LearningRate;
 use crate::step::TrainBackend;
 use crate::train::Plan;
 use crate::trained::train_named;
+use crate::vocabulary::adapted;
 
 /// The examples of a run.
 pub(crate) struct Data {
@@ -67,20 +68,13 @@ impl Data {
         };
         let read = section.reading.options(&section.format)?;
         let mut rejects = section.reading.takes_faults()?;
-        // All that decides which rows the files hold.
-        let understood = format!("{} {:?}", section.format, section.reading);
         let in_memory = |rows: Vec<SourcedRow>| Dataset::build(rows, tokenizer, &options);
-        let mut of_files = |files: &[PathBuf]| match &section.cache_dir {
-            None => {
-                let rows = read_all_rows(files, &read, &mut rejects)?;
-                rejects.so_far()?;
-                in_memory(rows)
-            }
-            Some(folder) => {
-                let files = &data_files(files)?;
-                let reading = &understood;
-                let cached = Cached { folder, files, reading, tokenizer, options: &options };
-                cached.load(|sink| read_into(files, &read, &mut rejects, sink), &mut *on_event)
+        let mut of_files = |files: &[PathBuf]| {
+            let files = &data_files(files)?;
+            let data = DataFiles { files, read: &read, tokenizer, options: &options };
+            match &section.cache_dir {
+                None => Dataset::of_files(data, &mut rejects),
+                Some(folder) => Cached { folder, data }.load(&mut rejects, &mut *on_event),
             }
         };
         let train = match &section.source {
@@ -111,27 +105,6 @@ impl Data {
         let skipped = rejects.finish()?;
         Ok(Self { train, eval, prompts, mixture, skipped })
     }
-}
-
-/// Gives the rows of files to a sink, in order; the next ones are read while it is at work. Rows at fault go to `rejects`.
-fn read_into(
-    files: &[PathBuf],
-    read: &ReadOptions,
-    rejects: &mut Rejects,
-    sink: &mut Sink<'_>,
-) -> Result<(), DataError> {
-    for_each_batch(files, read, |batch| {
-        let mut rows = Vec::with_capacity(batch.len());
-        for row in batch {
-            match row {
-                Ok((row, ..)) => rows.push(Ok(row)),
-                Err(fault) => rejects.take(fault)?,
-            }
-        }
-        sink(rows)
-    })?;
-    // Before the sink's owner takes what it has for the whole.
-    rejects.so_far()
 }
 
 fn drawn(sources: &[MixtureSource], data: &Dataset) -> Vec<Drawn> {
@@ -188,6 +161,7 @@ pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError>
         },
         max_grad_norm: train.max_grad_norm,
         recompute: train.recompute,
+        neftune_alpha: train.neftune_alpha,
         seed: train.seed,
         shuffle: config.data.shuffle,
         layout: match config.data.layout {
@@ -223,6 +197,7 @@ pub(crate) fn prepare<A: TrainBackend>(
     mut model: CausalLm<A>,
     lora: Option<&LoraSection>,
     trainable: &[String],
+    added_tokens: &[usize],
     seed: u64,
     device: &A::Device,
 ) -> Result<(CausalLm<A>, Option<LoraConfig>), RunError> {
@@ -235,7 +210,7 @@ pub(crate) fn prepare<A: TrainBackend>(
             inject(model.linears_mut(), &config, seed, device)?;
         }
         LoraStart::InitFrom(path) => {
-            AdapterFolder::open(path)?.apply(model.linears_mut(), device)?;
+            model = adapted(model, &AdapterFolder::open(path)?, device)?;
             for named in model.linears_mut() {
                 if let Some(adapter) = &mut named.linear.adapter {
                     adapter.dropout = lora.dropout;
@@ -243,7 +218,24 @@ pub(crate) fn prepare<A: TrainBackend>(
             }
         }
     }
+    // A checkpoint has brought them along.
+    if !added_tokens.is_empty() && model.model.embed_tokens.tokens.is_none() {
+        if model.lm_head.as_ref().is_some_and(|head| head.adapter.is_some()) {
+            return Err(BaseError::HeadAdapter.into());
+        }
+        model = model.train_tokens(added_tokens);
+    }
     Ok((model, Some(config)))
+}
+
+/// The base that a configuration names, with the tokens that it adds, or that the adapter it begins with brings along.
+pub(crate) fn open_base(config: &RunConfig) -> Result<Base, RunError> {
+    let base = Base::open(&config.model.source, config.train.seed)?;
+    let init_from = config.lora.as_ref().and_then(|lora| match &lora.start {
+        LoraStart::InitFrom(path) => Some(path.as_path()),
+        LoraStart::Fresh { .. } => None,
+    });
+    Ok(base.for_adapter(init_from)?.with_added_tokens(&config.model.add_tokens, init_from)?)
 }
 
 /// The lora crate's form of the section; that of the adapter where it goes on with one.

@@ -4,10 +4,11 @@ use std::path::Path;
 
 use toml::{Table, Value};
 
-use crate::base::{Base, BaseError};
 use crate::config::{self, Choice, ConfigError, RunConfig};
 use crate::file_hash::HashedFile;
 use crate::manifest::{Manifest, ManifestError, Outcome, Program, Source, begin_hashing_data};
+use crate::prepare::open_base;
+use crate::run::RunError;
 use emberlm_data::DataError;
 
 /// Why a run can't be made again.
@@ -19,7 +20,7 @@ pub enum ReproduceError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     #[error(transparent)]
-    Base(#[from] BaseError),
+    Run(#[from] Box<RunError>),
     #[error(transparent)]
     Data(#[from] DataError),
     /// A file that can't be read.
@@ -56,7 +57,7 @@ pub fn prepare(manifest: &Path, out: &Path) -> Result<Again, ReproduceError> {
         train.insert("overwrite".into(), false.into());
     }
     let config = config::from_table(table)?;
-    let base = Base::open(&config.model.source, config.train.seed)?;
+    let base = open_base(&config).map_err(Box::new)?;
     let mut differences = Vec::new();
     let backend = crate::backend::resolve(config.model.backend).name();
     differs(&mut differences, &manifest.program, &Program::this(backend));

@@ -69,6 +69,7 @@ impl Parts {
 /// an adapter stay as they are, to the byte.
 pub fn requantize<B: QuantBackend>(mut model: CausalLm<B>) -> (CausalLm<B>, Vec<Survival>) {
     let device = model.device();
+    model = model.merge_tokens();
     let mut survivals = Vec::new();
     for NamedLinear { name, linear, .. } in model.linears_mut() {
         let Some(adapter) = &linear.adapter else { continue };

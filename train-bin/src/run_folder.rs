@@ -346,7 +346,9 @@ fn save_into<B: Backend>(
 ) -> Result<(), RunFolderError> {
     match product {
         Product::Adapter { config, base } => {
-            peft::save(folder, &model.linears_mut(), config, Some(base))?;
+            let with_rows = model.clone();
+            let rows = with_rows.token_rows();
+            peft::save_with_tokens(folder, &model.linears_mut(), &rows, config, Some(base))?;
         }
         Product::Model { config_text, dtype } => {
             weights::save(folder, &model, config_text, dtype)?;

@@ -11,6 +11,8 @@
 //! of the gated feed-forward are made again in backward instead of being kept. With [`Recompute::Block`] the blocks first run without
 //! autodiff, keeping each one's input, and then again, last first, one at a time, under autodiff.
 
+use std::borrow::Cow;
+
 use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
@@ -22,11 +24,12 @@ use emberlm_lora::walk::count_params;
 use emberlm_model::{
     CausalLm, Inputs, Keep, ModelBackend, ModelConfig, SequenceBatch, cross_entropy_sum,
 };
-use emberlm_quant::host::index_tensor;
+use emberlm_quant::host::{float_tensor, index_tensor};
 
 use crate::bench::{Phases, timed};
 use crate::config::Recompute;
 use crate::grads::Gradients;
+use crate::noise::EmbeddingNoise;
 
 /// A backend that the trainer runs on: autodiff over a backend that runs the model.
 pub trait TrainBackend: AutodiffBackend<InnerBackend: ModelBackend> + ModelBackend {}
@@ -54,33 +57,52 @@ pub fn inputs<B: ModelBackend>(
     Inputs::new(config, batch, device)
 }
 
-/// The sum of the losses of a batch's supervised tokens, in nats, without gradients.
+/// As [`inputs`], with noise on the embeddings.
+fn noisy_inputs<B: ModelBackend>(
+    config: &ModelConfig,
+    batch: &Batch,
+    noise: Option<&EmbeddingNoise>,
+    device: &B::Device,
+) -> Inputs<B> {
+    let shape = [batch.rows, batch.seq, config.hidden_size];
+    let noise = noise.map(|noise| float_tensor(noise.of(batch, config.hidden_size), shape, device));
+    inputs(config, batch, device).with_noise(noise)
+}
+
+/// The sum of the losses of a batch's supervised tokens, each times its weight, in nats, without gradients.
 pub fn loss_sum<B: ModelBackend>(model: &CausalLm<B>, config: &ModelConfig, batch: &Batch) -> f64 {
+    if batch.targets.is_empty() {
+        return 0.0;
+    }
     let inputs = inputs(config, batch, &model.device());
-    let hidden = supervised_rows(model.hidden(&inputs, None), &batch.targets);
-    let rows = chunk_rows(config.vocab_size);
-    let chunks = hidden.split(rows, 0).into_iter().zip(batch.targets.chunks(rows));
-    chunks
-        .map(|(hidden, targets)| {
-            scalar(cross_entropy_sum(model.head(hidden), &tokens(targets)).into_data())
-        })
-        .sum()
+    let targets = by_weight(&batch.targets);
+    let hidden = supervised_rows(model.hidden(&inputs, None), &targets);
+    let chunks = chunks(&targets, chunk_rows(config.vocab_size));
+    let sizes = chunks.iter().map(|chunk| chunk.len()).collect();
+    let sum = |(hidden, targets): (_, &[Target])| {
+        let sum = cross_entropy_sum(model.head(hidden), &tokens(targets));
+        f64::from(targets[0].weight) * scalar(sum.into_data())
+    };
+    hidden.split_with_sizes(sizes, 0).into_iter().zip(chunks).map(sum).sum()
 }
 
 /// How a micro-batch is run.
 #[derive(Debug, Clone, Copy)]
 pub struct StepOptions<'a> {
-    /// Factor on the loss before backward: 1 / supervised tokens of the whole step.
+    /// Factor on the loss before backward: 1 / supervised tokens of the whole step (the sum of their weights).
     pub scale: f64,
     /// What is kept for backward.
     pub recompute: Recompute,
     /// The masks of this micro-batch, where adapters have dropout.
     pub dropout: Option<&'a DropoutKey>,
+    /// Noise on the embeddings, in training.
+    pub noise: Option<&'a EmbeddingNoise>,
     /// Where to note how long each phase takes.
     pub phases: Option<&'a Phases>,
 }
 
-/// Adds the gradients of `scale · (sum of losses over supervised tokens)` to `gradients` and returns that sum, unscaled.
+/// Adds the gradients of `scale · (sum of weight · loss over supervised tokens)` to `gradients` and returns that sum,
+/// unscaled.
 pub fn loss_and_grads<A: TrainBackend>(
     model: &CausalLm<A>,
     config: &ModelConfig,
@@ -88,14 +110,14 @@ pub fn loss_and_grads<A: TrainBackend>(
     options: StepOptions<'_>,
     gradients: &mut Gradients<A::InnerBackend>,
 ) -> f64 {
-    let StepOptions { recompute, phases, .. } = options;
+    let StepOptions { recompute, noise, phases, .. } = options;
     match recompute {
         Recompute::None | Recompute::Selective => {
             let keep = match recompute {
                 Recompute::None => Keep::All,
                 _ => Keep::Costly,
             };
-            let inputs = inputs::<A>(config, batch, &model.device()).keeping(keep);
+            let inputs = noisy_inputs::<A>(config, batch, noise, &model.device()).keeping(keep);
             let hidden =
                 timed(phases.map(|p| &p.forward), || model.hidden(&inputs, options.dropout));
             let plain = hidden.clone().inner();
@@ -111,14 +133,13 @@ pub fn loss_and_grads<A: TrainBackend>(
             loss
         }
         Recompute::Block => {
-            let (hidden, kept) = timed(phases.map(|p| &p.forward), || {
-                blocks_forward(model, config, batch, options.dropout)
-            });
+            let (hidden, kept) =
+                timed(phases.map(|p| &p.forward), || blocks_forward(model, config, batch, options));
             let (loss, d_hidden) = timed(phases.map(|p| &p.head), || {
                 head_stage(model, config, hidden, batch, options.scale, gradients)
             });
             timed(phases.map(|p| &p.backward), || {
-                blocks_backward(model, config, batch, options.dropout, kept, d_hidden, gradients);
+                blocks_backward(model, config, batch, options, kept, d_hidden, gradients);
             });
             loss
         }
@@ -130,11 +151,12 @@ fn blocks_forward<A: TrainBackend>(
     model: &CausalLm<A>,
     config: &ModelConfig,
     batch: &Batch,
-    dropout: Option<&DropoutKey>,
+    options: StepOptions<'_>,
 ) -> (Tensor<A::InnerBackend, 3>, Vec<Tensor<A::InnerBackend, 3>>) {
     let lowest = trained_from(model).lowest_block(model);
     let plain = model.valid();
-    let inputs = inputs::<A::InnerBackend>(config, batch, &model.device());
+    let StepOptions { dropout, noise, .. } = options;
+    let inputs = noisy_inputs::<A::InnerBackend>(config, batch, noise, &model.device());
     let mut kept = Vec::new();
     let mut x = plain.embed(&inputs);
     for (i, layer) in plain.model.layers.iter().enumerate() {
@@ -151,13 +173,15 @@ fn blocks_backward<A: TrainBackend>(
     model: &CausalLm<A>,
     config: &ModelConfig,
     batch: &Batch,
-    dropout: Option<&DropoutKey>,
+    options: StepOptions<'_>,
     mut kept: Vec<Tensor<A::InnerBackend, 3>>,
     mut d_x: Tensor<A::InnerBackend, 3>,
     gradients: &mut Gradients<A::InnerBackend>,
 ) {
     let trained_from = trained_from(model);
     let lowest = trained_from.lowest_block(model);
+    let dropout = options.dropout;
+    // The noise is a summand: no gradient depends on it.
     let inputs = inputs::<A>(config, batch, &model.device()).keeping(Keep::Costly);
     for (i, layer) in model.model.layers.iter().enumerate().skip(lowest).rev() {
         let Some(x) = kept.pop() else { break };
@@ -191,15 +215,18 @@ fn head_stage<A: TrainBackend>(
     if batch.targets.is_empty() {
         return (0.0, hidden.zeros_like());
     }
-    let supervised = supervised_rows(hidden.clone(), &batch.targets);
-    let chunk = chunk_rows(config.vocab_size);
+    let targets = by_weight(&batch.targets);
+    let supervised = supervised_rows(hidden.clone(), &targets);
+    let chunks = chunks(&targets, chunk_rows(config.vocab_size));
+    let sizes = chunks.iter().map(|chunk| chunk.len()).collect();
     let mut loss = 0.0;
     let mut d_supervised = Vec::new();
-    for (x, targets) in supervised.split(chunk, 0).into_iter().zip(batch.targets.chunks(chunk)) {
+    for (x, targets) in supervised.split_with_sizes(sizes, 0).into_iter().zip(chunks) {
+        let weight = f64::from(targets[0].weight);
         let x = Tensor::<A, 2>::from_inner(x).require_grad();
         let sum = cross_entropy_sum(model.head(x.clone()), &tokens(targets));
-        loss += scalar(sum.clone().inner().into_data());
-        let mut found = (sum * scale).backward();
+        loss += weight * scalar(sum.clone().inner().into_data());
+        let mut found = (sum * (scale * weight)).backward();
         let d_x = x.grad_remove(&mut found);
         d_supervised.push(d_x.expect("the loss depends on the head's input"));
         gradients.collect::<A, _>("", model, found);
@@ -207,7 +234,7 @@ fn head_stage<A: TrainBackend>(
     let zeros = hidden.reshape([rows * seq, width]).zeros_like();
     let d_hidden = zeros.select_assign(
         0,
-        positions(&batch.targets, &device),
+        positions(&targets, &device),
         Tensor::cat(d_supervised, 0),
         IndexingUpdateOp::Add,
     );
@@ -242,12 +269,31 @@ impl TrainedFrom {
 }
 
 fn trained_from<A: TrainBackend>(model: &CausalLm<A>) -> TrainedFrom {
-    if model.model.embed_tokens.weight.is_require_grad() {
+    let embedding = &model.model.embed_tokens;
+    let has_token_rows = embedding.tokens.as_ref().is_some_and(|t| t.rows.is_require_grad());
+    if embedding.weight.is_require_grad() || has_token_rows {
         return TrainedFrom::Embedding;
     }
     let lowest =
         model.model.layers.iter().position(|layer| count_params::<A, _>(layer).trainable > 0);
     lowest.map_or(TrainedFrom::Head, TrainedFrom::Block)
+}
+
+/// Targets of one weight one after another: the sum of their losses is then weighted as a whole, and no kernel needs to know
+/// of weights.
+fn by_weight(targets: &[Target]) -> Cow<'_, [Target]> {
+    if targets.windows(2).all(|pair| pair[0].weight == pair[1].weight) {
+        return Cow::Borrowed(targets);
+    }
+    let mut sorted = targets.to_vec();
+    sorted.sort_by(|a, b| a.weight.total_cmp(&b.weight));
+    Cow::Owned(sorted)
+}
+
+/// Targets in chunks of at most `most`, each of one weight; none is empty.
+fn chunks(targets: &[Target], most: usize) -> Vec<&[Target]> {
+    let runs = targets.chunk_by(|a, b| a.weight == b.weight);
+    runs.flat_map(|run| run.chunks(most)).collect()
 }
 
 /// The rows of `[batch, seq, width]` that predict a supervised token: `[targets, width]`.

@@ -1,5 +1,7 @@
 //! The training loop, in the open.
 
+use std::sync::Arc;
+
 use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
 use emberlm_data::{Batch, Cursor, Dataset, Layout, Loader, LoaderOptions};
@@ -11,8 +13,10 @@ use crate::check::{self, TrainError};
 use crate::config::{Recompute, Schedule};
 use crate::grads::Gradients;
 use crate::guard::{Guard, GuardConfig, OnNonFinite, OnSpike, Unusual};
+use crate::noise::EmbeddingNoise;
 use crate::optimizer::adamw::AdamWConfig;
 use crate::optimizer::{Optimizer, OptimizerConfig};
+use crate::prefetch::Prefetch;
 use crate::schedule::LearningRate;
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
 
@@ -35,7 +39,9 @@ pub struct Plan {
     pub max_grad_norm: Option<f64>,
     /// What is kept for backward.
     pub recompute: Recompute,
-    /// Seed of order and dropout.
+    /// Strength of the noise on the embeddings; `None`: there is none.
+    pub neftune_alpha: Option<f64>,
+    /// Seed of order, dropout and noise.
     pub seed: u64,
     /// Whether each epoch has a random order of its own.
     pub shuffle: bool,
@@ -50,14 +56,21 @@ pub struct Plan {
 pub struct State<B: Backend> {
     /// Steps made, those that were passed over included.
     pub step: u64,
-    /// Rows that they took.
-    pub rows: u64,
     /// Where the next row stands.
-    pub cursor: Cursor,
+    pub place: Place,
     /// The optimizer and its moments.
     pub optimizer: Optimizer<B>,
     /// What the guards have seen.
     pub guard: Guard,
+}
+
+/// How far a run is in its data.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Place {
+    /// Rows that were taken.
+    pub rows: u64,
+    /// Where the next one stands.
+    pub cursor: Cursor,
 }
 
 /// What a step did.
@@ -67,7 +80,7 @@ pub struct StepLog {
     pub step: u64,
     /// Passes over the data so far.
     pub epoch: f64,
-    /// Mean loss over the step's supervised tokens, in nats, before the step.
+    /// Mean loss over the step's supervised tokens, by their weights, in nats, before the step.
     pub loss: f64,
     /// Norm of all gradients before clipping.
     pub grad_norm: f64,
@@ -125,9 +138,10 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
 
 /// Trains `model` (its trainable parameters) on `data` from where `state` is to the last step, and returns it.
 ///
-/// The loss of a step is the sum over its supervised tokens divided by their number, so it depends on neither
-/// micro-batch size nor accumulation nor padding nor packing. `after_step` sees each step, the model and the state after
-/// it: with these two the run can go on later, to the same bits.
+/// The loss of a step is the sum over its supervised tokens divided by their number (where the data weighs them: the
+/// weighted sum divided by the sum of weights), so it depends on neither micro-batch size nor accumulation nor padding
+/// nor packing. `after_step` sees each step, the model and the state after it: with these two the run can go on later, to
+/// the same bits.
 ///
 /// # Errors
 /// [`TrainError`] at a loss or gradient that isn't finite or a loss that is unusual, before the optimizer moves anything,
@@ -141,20 +155,25 @@ pub fn train_from<A: TrainBackend, E: From<TrainError>>(
     plan: &Plan,
     mut after_step: impl FnMut(&StepLog, &CausalLm<A>, &State<A::InnerBackend>) -> Result<Flow, E>,
 ) -> Result<CausalLm<A>, E> {
-    let loader = plan.loader(data);
-    while state.step < plan.steps {
-        let step = state.step;
-        let batches = micro_batches(&loader, data, pad_id, plan, state);
+    let loader = Arc::new(plan.loader(data));
+    let ahead = Prefetch::new(loader.clone(), data, pad_id, plan, state.step, state.place);
+    for (step, (batches, place)) in (state.step..plan.steps).zip(ahead) {
+        state.place = place;
         let supervised: usize = batches.iter().map(|batch| batch.targets.len()).sum();
+        // The number of supervised tokens, unless the data weighs them.
+        let weight: f64 = batches.iter().map(Batch::weight).sum();
+        let alpha = plan.neftune_alpha;
+        let noise = alpha.map(|alpha| EmbeddingNoise { alpha, seed: plan.seed, step });
         let mut gradients = Gradients::default();
         let mut loss_sum = 0.0;
         let mut fault = None;
         for (i, batch) in batches.iter().enumerate() {
             let dropout = DropoutKey { seed: plan.seed, step, micro_batch: i as u64 };
             let options = StepOptions {
-                scale: 1.0 / supervised as f64,
+                scale: 1.0 / weight,
                 recompute: plan.recompute,
                 dropout: Some(&dropout),
+                noise: noise.as_ref(),
                 phases: None,
             };
             let loss = loss_and_grads(&model, config, batch, options, &mut gradients);
@@ -164,7 +183,7 @@ pub fn train_from<A: TrainBackend, E: From<TrainError>>(
                 break;
             }
         }
-        let loss = loss_sum / supervised as f64;
+        let loss = loss_sum / weight;
         let grad_norm = gradients.norm();
         let finite = || check::gradients_are_finite(grad_norm, &gradients, step, data, &batches);
         let fault = fault.or_else(|| finite().err());
@@ -189,7 +208,7 @@ pub fn train_from<A: TrainBackend, E: From<TrainError>>(
         let slots: usize = batches.iter().map(|batch| batch.ids.len()).sum();
         let log = StepLog {
             step: state.step,
-            epoch: loader.epochs_at(state.cursor),
+            epoch: loader.epochs_at(state.place.cursor),
             loss,
             grad_norm,
             learning_rate,
@@ -236,8 +255,7 @@ impl<B: QuantBackend> State<B> {
     pub fn new(plan: &Plan) -> Self {
         Self {
             step: 0,
-            rows: 0,
-            cursor: Cursor::default(),
+            place: Place::default(),
             optimizer: Optimizer::new(plan.optimizer),
             guard: Guard::default(),
         }
@@ -262,6 +280,7 @@ impl Plan {
             optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
             max_grad_norm: Some(1.0),
             recompute: Recompute::default(),
+            neftune_alpha: None,
             seed: 0,
             shuffle: true,
             layout: Layout::OnePerRow,
@@ -279,20 +298,4 @@ impl Plan {
     pub fn rows_per_step(&self) -> u64 {
         (self.micro_batch_size * self.grad_accumulation) as u64
     }
-}
-
-/// The micro-batches of the next step; the state moves on to the rows after them.
-fn micro_batches<B: Backend>(
-    loader: &Loader,
-    data: &Dataset,
-    pad_id: u32,
-    plan: &Plan,
-    state: &mut State<B>,
-) -> Vec<Batch> {
-    let count = plan.rows_per_step().min(plan.rows.saturating_sub(state.rows));
-    let (rows, after) = loader.take(state.cursor, count as usize);
-    state.cursor = after;
-    state.rows += count;
-    let collate = |rows: &[_]| Batch::of_rows(rows, &data.examples, pad_id);
-    rows.chunks(plan.micro_batch_size).map(collate).collect()
 }

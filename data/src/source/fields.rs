@@ -8,6 +8,7 @@ use super::row_template::RowTemplates;
 use crate::error::{DataError, RowError, nearest};
 use crate::row::{Format, Message, Row};
 use crate::shape::{detect, row_from_value};
+use crate::supervision::MARKS;
 
 /// How an object becomes a row.
 #[derive(Debug, Clone)]
@@ -54,6 +55,17 @@ impl RowShape {
         }
     }
 
+    /// What an object says of the row that it makes: `train` and `weight`, by those names or by those of one's own.
+    pub(crate) fn marks(&self, value: &Value) -> Map<String, Value> {
+        let found = |mark: &str| match self {
+            Self::Keys(_) | Self::Templates(_) => value.get(mark),
+            Self::Fields(fields) => at_path(value, fields.name_of(mark)?),
+        };
+        let marks =
+            MARKS.iter().filter_map(|mark| Some(((*mark).to_owned(), found(mark)?.clone())));
+        marks.filter(|(_, value)| !value.is_null()).collect()
+    }
+
     /// Plain text has no keys of one's own.
     pub(super) fn of_plain_text(&self) -> Self {
         match self {
@@ -83,7 +95,7 @@ pub struct FieldMap {
 }
 
 /// Known keys that a row's fields may be named for.
-const FIELDS: [&str; 18] = [
+const FIELDS: [&str; 20] = [
     "messages",
     "conversations",
     "instruction",
@@ -100,6 +112,8 @@ const FIELDS: [&str; 18] = [
     "history",
     "system",
     "tools",
+    "train",
+    "weight",
     "role",
     "content",
 ];
@@ -141,9 +155,15 @@ impl FieldMap {
         Ok(map)
     }
 
+    fn name_of(&self, known: &str) -> Option<&str> {
+        self.fields.iter().find(|(key, _)| key == known).map(|(_, name)| name.as_str())
+    }
+
     fn rename(&self, value: &Value) -> Result<Value, RowError> {
         let mut renamed = Map::new();
-        for (known, path) in &self.fields {
+        // Marks are no part of what is written.
+        let fields = self.fields.iter().filter(|(known, _)| !MARKS.contains(&known.as_str()));
+        for (known, path) in fields {
             let Some(found) = at_path(value, path).filter(|value| !value.is_null()) else {
                 // What may be absent in a row of known keys may be here too; the others are named with their own key.
                 if ["input", "context", "history", "system", "tools"].contains(&known.as_str()) {

@@ -27,8 +27,8 @@ pub(crate) use fields::at_path;
 pub use fields::{FieldMap, RowShape};
 pub(crate) use lines::json_error;
 pub use paths::data_files;
-pub(crate) use rejects::reject;
 pub use rejects::{OnError, Rejects};
+pub(crate) use rejects::{reject, rejected};
 pub use row_template::{RowTemplate, RowTemplates};
 
 use crate::error::{DataError, Fault, RowError};
@@ -213,7 +213,8 @@ impl Rows {
         };
         Some(record.row(&self.shape).map(|(row, format)| {
             let source = record.source.clone();
-            (SourcedRow { row, source }, format, record)
+            let marks = self.shape.marks(&record.value);
+            (SourcedRow { row, source, marks }, format, record)
         }))
     }
 }

@@ -4,8 +4,9 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::error::{DataError, Fault, Faults};
+use crate::error::{DataError, Fault, Faults, RowError};
 use crate::output::LineWriter;
+use crate::row::Source;
 
 /// What a row at fault does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -64,6 +65,16 @@ impl Rejects {
         }
     }
 
+    /// Whether rows at fault are skipped.
+    pub(crate) fn skips(&self) -> bool {
+        self.on_error != OnError::Fail
+    }
+
+    /// Whether what is read is of use yet: not after a fault that will be an error.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.skips() || self.faults.is_empty()
+    }
+
     /// Whether reading may go on to what needs all rows, between two lists of files.
     ///
     /// # Errors
@@ -91,7 +102,7 @@ impl Rejects {
 }
 
 /// A line of a file of rejects: the row as JSON if it is that, else as a string.
-pub(crate) fn reject(source: &crate::row::Source, reason: &str, row: Option<&str>) -> Value {
+pub(crate) fn reject(source: &Source, reason: &str, row: Option<&str>) -> Value {
     let row = row.map(|text| {
         serde_json::from_str::<Value>(text).unwrap_or_else(|_| Value::String(text.to_owned()))
     });
@@ -101,4 +112,19 @@ pub(crate) fn reject(source: &crate::row::Source, reason: &str, row: Option<&str
         "reason": reason,
         "row": row,
     })
+}
+
+/// The fault that a line of rejects tells of.
+pub(crate) fn rejected(line: &Value) -> Option<Fault> {
+    let text = match &line["row"] {
+        Value::Null => None,
+        Value::String(text) => Some(text.as_str().into()),
+        row => Some(row.to_string().into()),
+    };
+    let source_row = Source {
+        file: Path::new(line["file"].as_str()?).into(),
+        line: usize::try_from(line["line"].as_u64()?).ok()?,
+    };
+    let cause = RowError::Told(line["reason"].as_str()?.to_owned());
+    Some(Fault { source_row, cause, text })
 }

@@ -48,10 +48,10 @@ fn padded(batch: &Batch, extra: usize) -> Batch {
     let widen = |values: &[u32]| {
         values.chunks(old).flat_map(|row| [row, &vec![0; extra]].concat()).collect::<Vec<u32>>()
     };
-    let targets = batch.targets.iter().map(|target| Target {
-        index: target.index / old * seq + target.index % old,
-        token: target.token,
-    });
+    let targets = batch
+        .targets
+        .iter()
+        .map(|target| Target { index: target.index / old * seq + target.index % old, ..*target });
     Batch {
         rows,
         seq,
@@ -151,15 +151,14 @@ fn one_batch_of_two_equals_two_of_one() {
             ids: batch.ids[range.clone()].to_vec(),
             positions: batch.positions[range.clone()].to_vec(),
             segments: batch.segments[range.clone()].to_vec(),
-            targets: targets
-                .map(|t| Target { index: t.index - range.start, token: t.token })
-                .collect(),
+            targets: targets.map(|t| Target { index: t.index - range.start, ..*t }).collect(),
             examples: vec![row],
         };
         let options = StepOptions {
             scale: 1.0 / count,
             recompute: Recompute::None,
             dropout: None,
+            noise: None,
             phases: None,
         };
         sum += loss_and_grads(&model, &config, &part, options, &mut parts);
@@ -185,7 +184,8 @@ fn a_recompute_replays_dropout() {
     let (_, batch) = golden_batch("llama");
     let step = |recompute, step| {
         let key = DropoutKey { seed: 7, step, micro_batch: 0 };
-        let options = StepOptions { scale: 1.0, recompute, dropout: Some(&key), phases: None };
+        let options =
+            StepOptions { scale: 1.0, recompute, dropout: Some(&key), noise: None, phases: None };
         let mut gradients = emberlm::Gradients::default();
         let loss = loss_and_grads(&model, &config, &batch, options, &mut gradients);
         (loss, gradients)

@@ -1,6 +1,7 @@
 //! One binary for all integration tests: it links once.
 
 mod adapter_goldens;
+mod added_tokens;
 mod data_goldens;
 mod finite_differences;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
@@ -8,9 +9,11 @@ mod gpu;
 mod kernels;
 mod laws;
 mod model_goldens;
+mod noise;
 mod optimizer_goldens;
 mod packing;
 mod qlora;
 mod quant_goldens;
 mod support;
 mod train_goldens;
+mod weights;

@@ -37,7 +37,7 @@ pub(crate) fn batch(file: &TensorFile) -> Batch {
     for (i, &label) in labels.iter().enumerate() {
         // The logits at one position predict the next.
         if i % seq > 0 && label >= 0 {
-            targets.push(Target { index: i - 1, token: label as u32 });
+            targets.push(Target::new(i - 1, label as u32));
         }
     }
     let positions = (0..rows * seq).map(|i| (i % seq) as u32).collect();
@@ -67,7 +67,8 @@ pub(crate) fn mean_loss_and_grads<A: TrainBackend>(
     recompute: Recompute,
 ) -> (f64, Gradients<A::InnerBackend>) {
     let count = batch.targets.len() as f64;
-    let options = StepOptions { scale: 1.0 / count, recompute, dropout: None, phases: None };
+    let options =
+        StepOptions { scale: 1.0 / count, recompute, dropout: None, noise: None, phases: None };
     let mut gradients = Gradients::default();
     let sum = loss_and_grads(model, config, batch, options, &mut gradients);
     (sum / count, gradients)

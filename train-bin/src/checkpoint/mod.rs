@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 use crate::book::Book;
 use crate::guard::Guard;
 use crate::optimizer::{Optimizer, OptimizerConfig, OptimizerState, StateDtype, StateTensor};
-use crate::train::State;
+use crate::train::{Place, State};
 
 pub use folder::{PREFIX, all_in, put, set_aside, unfinished_in};
 pub use sums::{SUMS_FILE, verify};
@@ -159,12 +159,12 @@ pub fn write_state<B: QuantBackend>(
     write_stored(&path, &stored)
         .map_err(|error| CheckpointError::Io { path, source: io::Error::other(error) })?;
     let Surroundings { seconds, book, data, base, config } = *surroundings;
-    let Cursor { epoch, place } = state.cursor;
+    let Place { rows, cursor: Cursor { epoch, place } } = state.place;
     let file = TrainingState {
         version: VERSION,
         emberlm: env!("CARGO_PKG_VERSION").into(),
         step: state.step,
-        rows: state.rows,
+        rows,
         cursor: CursorFile { epoch, place },
         optimizer: OptimizerFile { kind, steps },
         guard: state.guard,
@@ -255,7 +255,7 @@ impl Checkpoint {
             optimizer
         };
         let cursor = Cursor { epoch: cursor.epoch, place: cursor.place };
-        Ok(State { step, rows, cursor, optimizer, guard })
+        Ok(State { step, place: Place { rows, cursor }, optimizer, guard })
     }
 
     /// The optimizer that it was written by.

@@ -1,9 +1,12 @@
 //! `emberlm data …`: what can be typed. The doc comments are the help texts.
 
+mod cache;
+
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::PathBuf;
 use std::str::FromStr;
 
+pub use cache::CacheArgs;
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, Subcommand, ValueHint};
 use emberlm_data::{EntityKind, FailOn, MixSource, Part, TextBy};
@@ -48,6 +51,8 @@ training instead: [[data.source]].")]
     Mix(MixArgs),
     /// Train a byte-level BPE tokenizer, which transformers loads too
     Tokenizer(TokenizerArgs),
+    /// Show or remove the token files of data.cache_dir
+    Cache(CacheArgs),
 }
 
 /// The rows to read.

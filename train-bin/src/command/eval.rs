@@ -19,7 +19,7 @@ use super::refuse_other_dtypes;
 
 pub(crate) fn run(args: &EvalArgs) -> Result<()> {
     refuse_other_dtypes(&args.model)?;
-    let base = Base::open_path(&args.model.model)?;
+    let base = Base::open_path(&args.model.model)?.for_adapter(args.model.adapter.as_deref())?;
     let mut rows = read_all(&args.data, args.format.parse()?)?;
     if let Some(limit) = args.limit {
         rows.truncate(limit.get());

@@ -23,7 +23,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
             prompt.trim_end_matches('\n').to_string()
         }
     };
-    let base = Base::open_path(&args.model.model)?;
+    let base = Base::open_path(&args.model.model)?.for_adapter(args.model.adapter.as_deref())?;
     // A model without a chat template can only continue.
     let ids = if args.raw || !base.tokenizer.has_chat_template() {
         base.tokenizer.encode_document(&prompt)?
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
 
 pub(crate) fn chat(args: &ChatArgs) -> Result<()> {
     refuse_other_dtypes(&args.model)?;
-    let base = Base::open_path(&args.model.model)?;
+    let base = Base::open_path(&args.model.model)?.for_adapter(args.model.adapter.as_deref())?;
     with_model(&args.model, &base, Talk { args })?
 }
 

@@ -18,7 +18,7 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
             .with_context(|| format!("{}: expected a text to compare on", path.display()))?,
         None => SAMPLE.to_string(),
     };
-    let base = Base::open_path(&args.model)?;
+    let base = Base::open_path(&args.model)?.for_adapter(Some(&args.adapter))?;
     let merged = run_on(args.backend, MergeJob { args, base: &base, sample: &sample })??;
     if let Some(moved) = &merged.moved {
         warn_of_another_base(moved);

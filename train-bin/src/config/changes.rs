@@ -72,8 +72,15 @@ const WITHOUT_EFFECT: &[&str] = &[
 const OF_LAYOUT: &[&str] = &["data.packing", "data.group_by_length", "data.shuffle"];
 
 /// Keys that say what the trained weights are.
-const OF_WEIGHTS: &[&str] =
-    &["lora", "lora.r", "lora.alpha", "lora.target_modules", "lora.use_rslora", "train.trainable"];
+const OF_WEIGHTS: &[&str] = &[
+    "lora",
+    "lora.r",
+    "lora.alpha",
+    "lora.target_modules",
+    "lora.use_rslora",
+    "model.add_tokens",
+    "train.trainable",
+];
 
 fn effect(key: &str) -> Effect {
     let is_data = key.starts_with("data.") && !OF_LAYOUT.contains(&key);

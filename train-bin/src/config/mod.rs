@@ -23,6 +23,7 @@
 //! quant = "none"               # none | nf4 | fp4 | int8; needs [lora]
 //! double_quant = true          # quantize the scales of nf4 and fp4 too
 //! quant_skip = ["down_proj"]   # linear layers that stay dense: names, or parts of them from dot to dot
+//! add_tokens = ["<tool>"]      # new tokens, whose rows of embedding and head are trained
 //!
 //! [lora]                       # no such section: all weights are trained
 //! r = 16                       # rank
@@ -77,6 +78,7 @@
 //! eps = 1e-8
 //! max_grad_norm = 1.0          # 0 or false: no clipping
 //! recompute = "selective"      # none | selective | block
+//! neftune_alpha = 5.0          # noise on the embeddings (NEFTune); default: 0, none
 //! seed = 0
 //! eval_every = 100             # steps; default: false, only at the end
 //! save_every = 500             # steps; false: no checkpoints
@@ -156,6 +158,8 @@ pub struct ModelSection {
     pub double_quant: bool,
     /// Linear layers that stay dense: whole names, or parts of them from dot to dot. Only beside a `quant`.
     pub quant_skip: Vec<String>,
+    /// Tokens that are added to the vocabulary.
+    pub add_tokens: Vec<String>,
 }
 
 /// Where the weights and the tokenizer come from.
@@ -322,6 +326,8 @@ pub struct TrainSection {
     pub max_grad_norm: Option<f64>,
     /// What the backward pass computes again instead of keeping it.
     pub recompute: Recompute,
+    /// Strength of the noise on the embeddings (NEFTune); `None`: there is none.
+    pub neftune_alpha: Option<f64>,
     /// Seed of all randomness.
     pub seed: u64,
     /// Steps between evaluations; `None`: only at the end.
@@ -367,6 +373,7 @@ impl Default for ModelSection {
             quant: Quant::default(),
             double_quant: true,
             quant_skip: Vec::new(),
+            add_tokens: Vec::new(),
         }
     }
 }
@@ -428,6 +435,7 @@ impl Default for TrainSection {
             eps: 1e-8,
             max_grad_norm: Some(1.0),
             recompute: Recompute::default(),
+            neftune_alpha: None,
             seed: 0,
             eval_every: None,
             save_every: NonZeroU64::new(500),

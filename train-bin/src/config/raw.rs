@@ -198,6 +198,7 @@ pub(super) struct RawModel {
     pub(super) quant: Field<String>,
     pub(super) double_quant: Field<bool>,
     pub(super) quant_skip: Field<Vec<String>>,
+    pub(super) add_tokens: Field<Vec<String>>,
     #[serde(flatten)]
     pub(super) unknown: toml::Table,
 }
@@ -279,6 +280,7 @@ pub(super) struct RawTrain {
     pub(super) eps: Field<f64>,
     pub(super) max_grad_norm: Field<OrOff<f64>>,
     pub(super) recompute: Field<String>,
+    pub(super) neftune_alpha: Field<f64>,
     pub(super) seed: Field<i64>,
     pub(super) eval_every: Field<OrOff<i64>>,
     pub(super) save_every: Field<OrOff<i64>>,

@@ -37,6 +37,7 @@ dtype = "bf16"
 quant = "nf4"
 double_quant = false
 quant_skip = ["down_proj", "layers.0"]
+add_tokens = ["<a>"]
 [lora]
 r = 4
 alpha = 12
@@ -78,6 +79,7 @@ betas = [0.8, 0.95]
 eps = 1e-6
 max_grad_norm = false
 recompute = "block"
+neftune_alpha = 5
 seed = 11
 eval_every = 5
 save_every = 6
@@ -106,6 +108,7 @@ fn full() -> RunConfig {
             quant: Quant::Nf4,
             double_quant: false,
             quant_skip: vec!["down_proj".into(), "layers.0".into()],
+            add_tokens: vec!["<a>".into()],
         },
         lora: Some(LoraSection {
             start: LoraStart::Fresh {
@@ -155,6 +158,7 @@ fn full() -> RunConfig {
             eps: 1e-6,
             max_grad_norm: None,
             recompute: Recompute::Block,
+            neftune_alpha: Some(5.0),
             seed: 11,
             eval_every: NonZeroU64::new(5),
             save_every: NonZeroU64::new(6),

@@ -43,6 +43,7 @@ fn raw_model(model: &ModelSection) -> RawModel {
         quant: name(model.quant),
         double_quant: Field::Given(model.double_quant),
         quant_skip: Some(model.quant_skip.clone()).filter(|skip| !skip.is_empty()).into(),
+        add_tokens: Some(model.add_tokens.clone()).filter(|tokens| !tokens.is_empty()).into(),
         unknown: Table::new(),
     }
 }
@@ -148,6 +149,7 @@ fn raw_train(train: &TrainSection) -> Result<RawTrain, WriteError> {
         eps: Field::Given(train.eps),
         max_grad_norm: Field::Given(train.max_grad_norm.map_or(OrOff::Off(Off), OrOff::On)),
         recompute: name(train.recompute),
+        neftune_alpha: train.neftune_alpha.into(),
         seed: integer("train.seed", train.seed)?,
         eval_every: integer_or_off("train.eval_every", train.eval_every.map(NonZeroU64::get))?,
         save_every: integer_or_off("train.save_every", train.save_every.map(NonZeroU64::get))?,

@@ -121,9 +121,7 @@ impl Job for RunJob<'_, '_> {
         let checkpoint = start.go_on().map(|go_on| go_on.checkpoint.clone());
         let mut state = match &checkpoint {
             None => State::new(plan),
-            Some(checkpoint) => {
-                checkpoint.state(plan.optimizer, new_optimizer, &model, &device)?
-            }
+            Some(checkpoint) => checkpoint.state(plan.optimizer, new_optimizer, &model, &device)?,
         };
         let manifest = Manifest::new(
             backend.name(),
@@ -186,7 +184,7 @@ fn trainable<A: TrainBackend>(
         _ => None,
     };
     let lora = from_checkpoint.as_ref().or(config.lora.as_ref());
-    prepare(model, lora, &config.train.trainable, seed, device)
+    prepare(model, lora, &config.train.trainable, &base.added_tokens, seed, device)
 }
 
 /// Elements that are trained, and all.

@@ -17,7 +17,7 @@ use emberlm_quant::QuantFormat;
 use emberlm_quant::tensor_file::FloatDtype;
 
 use crate::backend::{BackendError, resolve, run_on};
-use crate::base::{Base, BaseError};
+use crate::base::BaseError;
 use crate::book::Best;
 use crate::check::TrainError;
 use crate::checkpoint::CheckpointError;
@@ -29,7 +29,7 @@ use crate::generate::GenerateError;
 use crate::look_inside::Inside;
 use crate::manifest::{Source, begin_hashing_data};
 use crate::memory::available_memory;
-use crate::prepare::{Data, Drawn, plan, workload};
+use crate::prepare::{Data, Drawn, open_base, plan, workload};
 use crate::resume::{self, Resume, ResumeError};
 use crate::run_folder::{Locked, RunFolderError};
 use crate::train::{Plan, StepLog};
@@ -257,7 +257,7 @@ pub fn run(
             }
         }
     };
-    let base = Base::open(&config.model.source, config.train.seed)?;
+    let base = open_base(config)?;
     let base_hash = base.begin_hashing();
     let data = Data::read(config, &base.tokenizer, &mut |event| on_event(Event::Cache(event)))?;
     if !data.skipped.is_empty() {
@@ -315,7 +315,7 @@ impl Hashes {
 /// [`RunError`], as for the run itself as far as its configuration, its data and its model's files are concerned.
 pub fn memory_need(config: &RunConfig, available: Option<u64>) -> Result<Need, RunError> {
     refuse_what_is_not_yet(config)?;
-    let base = Base::open(&config.model.source, config.train.seed)?;
+    let base = open_base(config)?;
     let data = Data::read(config, &base.tokenizer, &mut |_| ())?;
     let available = available.or_else(|| self::available(resolve(config.model.backend)));
     let plan = plan(config, &data.train)?;

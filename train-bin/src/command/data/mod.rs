@@ -1,5 +1,6 @@
 //! `emberlm data …`: parses nothing, computes nothing; calls the data crate and prints.
 
+mod cache;
 mod check;
 mod clean;
 mod leak;
@@ -28,6 +29,7 @@ pub(crate) fn run(command: &DataCommand) -> Result<ExitCode> {
         DataCommand::Mask(args) => mask::run(args),
         DataCommand::Mix(args) => mix::run(args),
         DataCommand::Tokenizer(args) => tokenizer::run(args),
+        DataCommand::Cache(args) => cache::run(args),
     }
 }
 

@@ -70,6 +70,7 @@ impl Check {
                 .given("model.double_quant", raw.double_quant)
                 .unwrap_or(default.double_quant),
             quant_skip,
+            add_tokens: self.given("model.add_tokens", raw.add_tokens).unwrap_or_default(),
         }
     }
 

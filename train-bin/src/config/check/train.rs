@@ -130,6 +130,14 @@ impl Check {
             eps: self.number("train.eps", raw.eps, positive, default.eps, is_positive),
             max_grad_norm: self.max_grad_norm(raw.max_grad_norm, default.max_grad_norm),
             recompute,
+            neftune_alpha: Some(self.number(
+                "train.neftune_alpha",
+                raw.neftune_alpha,
+                non_negative,
+                0.0,
+                is_not_negative,
+            ))
+            .filter(|alpha| *alpha > 0.0),
             seed: self
                 .whole("train.seed", raw.seed, from_0, default.seed, not_negative)
                 .unwrap_or(default.seed),

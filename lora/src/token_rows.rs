@@ -1,0 +1,106 @@
+//! Rows of a table of tokens (an embedding, an output head) that are trained while the table itself is frozen: PEFT's
+//! `trainable_token_indices`. So tokens are added to a vocabulary at the price of their own rows.
+
+use burn::module::{Module, Param, ParamId};
+use burn::tensor::{Int, Tensor, backend::Backend};
+use emberlm_quant::host::{float_tensor, index_tensor};
+
+/// Rows that stand in place of those of a frozen table.
+#[derive(Module, Debug)]
+pub struct TokenRows<B: Backend> {
+    /// `[tokens, width]`.
+    pub rows: Param<Tensor<B, 2>>,
+    /// The tokens whose rows they are: in order, none twice.
+    #[module(skip)]
+    pub ids: Vec<usize>,
+}
+
+/// Rows with the path of the table that they belong to.
+#[derive(Debug)]
+pub struct NamedTokenRows<'a, B: Backend> {
+    /// `model.embed_tokens`, `lm_head`.
+    pub name: String,
+    /// The rows.
+    pub rows: &'a TokenRows<B>,
+}
+
+/// Tokens that follow each other, and whose rows do.
+struct Run {
+    first: usize,
+    /// Its first token's place among the rows.
+    place: usize,
+    len: usize,
+}
+
+impl<B: Backend> TokenRows<B> {
+    /// Trainable rows of the tokens `ids`, which are sorted, none twice. `values`: `[ids, width]`, row-major.
+    pub fn from_values(
+        ids: Vec<usize>,
+        width: usize,
+        values: Vec<f32>,
+        device: &B::Device,
+    ) -> Self {
+        let rows = float_tensor::<B, 2>(values, [ids.len(), width], device).require_grad();
+        Self { rows: Param::initialized(ParamId::new(), rows), ids }
+    }
+
+    /// Vectors of tokens, `found: [tokens, width]` as the frozen table has them, with those of the rows in their place.
+    /// `ids`: `[tokens]`.
+    pub fn replace_vectors(&self, found: Tensor<B, 2>, ids: Tensor<B, 1, Int>) -> Tensor<B, 2> {
+        self.runs().into_iter().fold(found, |found, Run { first, place, len }| {
+            let (first, end) = (first as i64, (first + len) as i64);
+            let is_own = ids.clone().greater_equal_elem(first);
+            let is_own = is_own.bool_and(ids.clone().lower_elem(end));
+            let places = ids.clone().clamp(first, end - 1) - (first - place as i64);
+            let own = self.rows.val().select(0, places);
+            // Exact in both cases: one of the factors is 1, the other 0.
+            let is_own = is_own.float().unsqueeze_dim(1);
+            found * (is_own.clone() * -1.0 + 1.0) + own * is_own
+        })
+    }
+
+    /// Logits `found: [positions, vocab]`, as the frozen table gives them, with those of the rows, `own: [positions,
+    /// tokens]`, in their place.
+    pub fn replace_logits(&self, found: Tensor<B, 2>, own: Tensor<B, 2>) -> Tensor<B, 2> {
+        self.replace(found, own, 1)
+    }
+
+    /// The table with the rows in place: `[vocab, width]`.
+    pub fn replace_rows(&self, table: Tensor<B, 2>) -> Tensor<B, 2> {
+        self.replace(table, self.rows.val(), 0)
+    }
+
+    fn replace(&self, found: Tensor<B, 2>, own: Tensor<B, 2>, dim: usize) -> Tensor<B, 2> {
+        let length = found.dims()[dim];
+        let mut parts = Vec::new();
+        let mut at = 0;
+        for Run { first, place, len } in self.runs() {
+            if first > at {
+                parts.push(found.clone().narrow(dim, at, first - at));
+            }
+            parts.push(own.clone().narrow(dim, place, len));
+            at = first + len;
+        }
+        if at < length {
+            parts.push(found.narrow(dim, at, length - at));
+        }
+        Tensor::cat(parts, dim)
+    }
+
+    fn runs(&self) -> Vec<Run> {
+        let mut place = 0;
+        let runs = self.ids.chunk_by(|a, b| a + 1 == *b);
+        runs.map(|run| {
+            let run = Run { first: run[0], place, len: run.len() };
+            place += run.len;
+            run
+        })
+        .collect()
+    }
+}
+
+/// The rows of tokens in a table, on the host: `[ids, width]`, row-major.
+pub fn rows_of<B: Backend>(table: Tensor<B, 2>, ids: &[usize]) -> Vec<f32> {
+    let places = index_tensor(ids.iter().copied(), [ids.len()], &table.device());
+    table.select(0, places).into_data().iter::<f32>().collect()
+}

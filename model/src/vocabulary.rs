@@ -1,0 +1,79 @@
+//! A vocabulary that grows: rows for new tokens, to be trained with all else or by themselves.
+
+use burn::module::{Param, ParamId};
+use burn::tensor::{Tensor, backend::Backend};
+use emberlm_lora::{TokenRows, rows_of};
+use emberlm_quant::host::float_tensor;
+use emberlm_quant::{QuantBackend, Weight};
+
+use crate::CausalLm;
+
+impl<B: QuantBackend> CausalLm<B> {
+    /// The model with a vocabulary of `vocab` tokens: embedding and head get the rows that they lack, each the mean of
+    /// the rows that are there. (transformers' `resize_token_embeddings` draws around that mean, with a deviation of
+    /// about 1e-5 of theirs.) Nothing is taken away where `vocab` is less.
+    pub fn grow_vocabulary(mut self, vocab: usize) -> Self {
+        let embedding = &mut self.model.embed_tokens.weight;
+        *embedding = grown_param(embedding.clone(), vocab);
+        if let Some(head) = &mut self.lm_head {
+            if let Weight::Dense(weight) = &head.weight {
+                head.weight = Weight::Dense(grown_param(weight.clone(), vocab));
+            }
+            head.bias = head.bias.take().map(|bias| {
+                bias.map(|bias| {
+                    let column: Tensor<B, 2> = bias.unsqueeze_dim(1);
+                    grown(column, vocab).squeeze_dim(1)
+                })
+            });
+        }
+        self
+    }
+
+    /// Makes the rows of the tokens `ids` (sorted, none twice) trainable by themselves, in the embedding and in a head
+    /// of its own. They begin as they are.
+    pub fn train_tokens(mut self, ids: &[usize]) -> Self {
+        if ids.is_empty() {
+            return self;
+        }
+        let device = self.device();
+        let rows = |table: Tensor<B, 2>| {
+            let [_, width] = table.dims();
+            TokenRows::from_values(ids.to_vec(), width, rows_of(table, ids), &device)
+        };
+        self.model.embed_tokens.tokens = Some(rows(self.model.embed_tokens.weight.val()));
+        self.head_tokens = self.lm_head.as_ref().map(|head| rows(head.weight.to_dense()));
+        self
+    }
+
+    /// The same function without rows that are trained by themselves: they stand in their tables.
+    pub fn merge_tokens(mut self) -> Self {
+        let embedding = &mut self.model.embed_tokens;
+        if let Some(tokens) = embedding.tokens.take() {
+            let weight = tokens.replace_rows(embedding.weight.val().detach()).detach();
+            embedding.weight = Param::initialized(ParamId::new(), weight);
+        }
+        if let (Some(head), Some(tokens)) = (&mut self.lm_head, self.head_tokens.take()) {
+            head.weight = Weight::dense(tokens.replace_rows(head.weight.to_dense()).detach());
+        }
+        self
+    }
+}
+
+fn grown_param<B: Backend>(table: Param<Tensor<B, 2>>, vocab: usize) -> Param<Tensor<B, 2>> {
+    table.map(|table| grown(table, vocab))
+}
+
+/// `[rows, width] -> [vocab, width]`.
+fn grown<B: Backend>(table: Tensor<B, 2>, vocab: usize) -> Tensor<B, 2> {
+    let [rows, width] = table.dims();
+    let Some(more) = vocab.checked_sub(rows).filter(|more| *more > 0) else { return table };
+    // On the host and in f64: the same on every backend, and no sum of many rows is rounded.
+    let mut sums = vec![0.0_f64; width];
+    for (i, value) in table.to_data().iter::<f32>().enumerate() {
+        sums[i % width] += f64::from(value);
+    }
+    let mean: Vec<f32> = sums.iter().map(|sum| (sum / rows as f64) as f32).collect();
+    let is_trained = table.is_require_grad();
+    let new = float_tensor(mean.repeat(more), [more, width], &table.device());
+    Tensor::cat(vec![table.detach(), new], 0).detach().set_require_grad(is_trained)
+}
