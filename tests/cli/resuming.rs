@@ -80,7 +80,12 @@ fn law_5(backend: &str, more: &str) {
     let started = Instant::now();
     place.succeed("train whole.toml --quiet");
     let whole = started.elapsed();
-    killed_and_resumed(&place, "train killed.toml --quiet --resume", kills(), whole, 7);
+    let started = Instant::now();
+    let kills = kills();
+    killed_and_resumed(&place, "train killed.toml --quiet --resume", kills, whole, 7);
+    let all = started.elapsed();
+    // For whoever asks how much a kill costs: cargo test -- --nocapture.
+    println!("{backend}: {whole:.2?} at once; {kills} kills, {all:.2?} in all");
     assert!(adapter(&place, "whole") == adapter(&place, "killed"), "the same bits");
     for file in ["metrics.jsonl", "samples.jsonl"] {
         let of = |run: &str| rows(&place, &format!("{run}/{file}"));
