@@ -187,7 +187,7 @@ fn steps(data: &str, train: &str) -> Vec<StepLog> {
     let mut steps = Vec::new();
     run(&config, options, &mut |event| {
         if let Event::Step { log, .. } = event {
-            steps.push(*log);
+            steps.push(log.clone());
         }
     })
     .unwrap();
