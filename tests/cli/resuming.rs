@@ -112,6 +112,26 @@ fn a_run_that_saves_all_the_time_is_killed_while_it_saves() {
 }
 
 #[test]
+fn added_tokens_noise_and_packing_go_on_as_they_were() {
+    let place = Place::new();
+    let toml = |out: &str| {
+        run_toml("flex", out, "steps = 7\nsave_every = 4\nneftune_alpha = 5.0")
+            .replace("[lora]", "add_tokens = [\"<hot>\", \"<cold>\"]\n[lora]")
+            .replace("[train]", "packing = true\nmax_length = 128\n[train]")
+    };
+    place.write("whole.toml", toml("whole"));
+    place.write("half.toml", toml("half"));
+    place.succeed("train whole.toml --quiet");
+    place.succeed("train half.toml --quiet");
+    // As if it had been killed after its fourth step.
+    fs::remove_dir_all(place.path("half/checkpoint-7")).unwrap();
+    fs::remove_file(place.path("half/adapter_model.safetensors")).unwrap();
+    place.succeed("train half.toml --quiet --resume");
+    assert!(adapter(&place, "whole") == adapter(&place, "half"), "the same bits");
+    assert_eq!(rows(&place, "whole/metrics.jsonl"), rows(&place, "half/metrics.jsonl"));
+}
+
+#[test]
 fn all_weights_and_8_bit_moments_go_on_as_they_were() {
     let place = Place::new();
     let toml = |out: &str, steps: u64, schedule_steps: &str| {
