@@ -5,11 +5,11 @@ use emberlm_lora::DropoutKey;
 use emberlm_model::{CausalLm, ModelConfig};
 
 use crate::check::{self, TrainError};
-use crate::config::{Recompute, Schedule};
+use crate::clip::{ClipConfig, Clipper};
+use crate::config::Recompute;
 use crate::grads::Gradients;
-use crate::optimizer::adamw::AdamWConfig;
-use crate::optimizer::{Optimizer, OptimizerConfig};
-use crate::schedule::LearningRate;
+use crate::optimizer::{AdamWConfig, Algorithm, Optimizer, OptimizerConfig};
+use crate::schedule::{Curve, LearningRate};
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
 
 /// Everything that decides what a run computes, in numbers.
@@ -27,8 +27,8 @@ pub struct Plan {
     pub learning_rate: LearningRate,
     /// The optimizer and its constants.
     pub optimizer: OptimizerConfig,
-    /// Norm that gradients are clipped to.
-    pub max_grad_norm: Option<f64>,
+    /// How gradients are clipped.
+    pub clip: ClipConfig,
     /// What is kept for backward.
     pub recompute: Recompute,
     /// Seed of order and dropout.
@@ -88,6 +88,7 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
     let loader = plan.loader(data);
     let mut cursor = Cursor::default();
     let mut optimizer = Optimizer::new(plan.optimizer);
+    let mut clipper = Clipper::new(plan.clip);
     for step in 0..plan.steps {
         let batches;
         (batches, cursor) = micro_batches(&loader, data, pad_id, plan, step, cursor);
@@ -111,9 +112,7 @@ pub fn train<A: TrainBackend, E: From<TrainError>>(
         if step == 0 {
             check::every_parameter_was_reached(&model, &gradients, &batches)?;
         }
-        if let Some(max_norm) = plan.max_grad_norm {
-            gradients.clip(grad_norm, max_norm);
-        }
+        clipper.clip(&mut gradients, grad_norm);
         let learning_rate = plan.learning_rate.at(step);
         model = optimizer.step(model, &gradients, learning_rate);
 
@@ -145,14 +144,14 @@ impl Plan {
             micro_batch_size,
             grad_accumulation: 1,
             learning_rate: LearningRate {
-                schedule: Schedule::Cosine,
+                curve: Curve::Cosine,
                 peak: learning_rate,
                 floor: 0.0,
                 warmup: 0,
                 steps,
             },
-            optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
-            max_grad_norm: Some(1.0),
+            optimizer: Algorithm::AdamW(AdamWConfig::default()).into(),
+            clip: ClipConfig::Norm(1.0),
             recompute: Recompute::default(),
             seed: 0,
             shuffle: true,
