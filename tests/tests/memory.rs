@@ -10,8 +10,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use burn_flex::Flex;
 use emberlm::config::Recompute;
 use emberlm::footprint::Workload;
-use emberlm::optimizer::OptimizerConfig;
-use emberlm::{AdamW, AdamWConfig, Gradients, StepOptions, Training, loss_and_grads};
+use emberlm::{
+    AdamWConfig, Algorithm, Gradients, Optimizer, StepOptions, Training, loss_and_grads,
+};
 use emberlm_data::{Batch, Target};
 use emberlm_lora::walk::set_trainable;
 use emberlm_lora::{DropoutKey, LoraConfig, Targets, inject};
@@ -84,7 +85,7 @@ fn measured(workload: &Workload<'_>) -> u64 {
         None => model = set_trainable(model, |_| true),
     }
     let batch = batch();
-    let mut optimizer = AdamW::new(AdamWConfig::default());
+    let mut optimizer = Optimizer::new(Algorithm::AdamW(AdamWConfig::default()));
     for step in 0..2 {
         PEAK.store(LIVE.load(Relaxed), Relaxed);
         let dropout = DropoutKey { seed: 0, step, micro_batch: 0 };
@@ -137,7 +138,7 @@ fn a_step_holds_what_the_plan_counts_and_recomputing_saves() {
                 targets: ROWS * SEQ / 2,
                 grad_accumulation: 1,
                 recompute,
-                optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
+                optimizer: Algorithm::AdamW(AdamWConfig::default()),
             };
             let footprint = workload.footprint().unwrap();
             let expected = footprint.total() - footprint.overhead;

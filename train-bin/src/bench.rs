@@ -15,8 +15,7 @@ use crate::config::{Quant, Recompute};
 use crate::footprint::Workload;
 use crate::grads::Gradients;
 use crate::memory::peak_memory_mib;
-use crate::optimizer::OptimizerConfig;
-use crate::optimizer::adamw::{AdamW, AdamWConfig};
+use crate::optimizer::{AdamWConfig, Algorithm, Optimizer};
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
 
 /// What is to be timed.
@@ -129,11 +128,11 @@ pub fn bench<A: TrainBackend>(
         targets: batch.targets.len(),
         grad_accumulation: 1,
         recompute: options.recompute,
-        optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
+        optimizer: Algorithm::AdamW(AdamWConfig::default()),
     };
     let planned = workload.footprint().map_err(InjectError::Config)?.total();
     let supervised = batch.targets.len() as f64;
-    let mut optimizer = AdamW::new(AdamWConfig::default());
+    let mut optimizer = Optimizer::new(Algorithm::AdamW(AdamWConfig::default()));
     let mut steps = Vec::new();
     let mut loss = 0.0;
     for _ in 0..=options.steps {

@@ -17,7 +17,7 @@ use emberlm_quant::{QuantFormat, Quantization};
 use serde::Serialize;
 
 use crate::config::Recompute;
-use crate::optimizer::OptimizerConfig;
+use crate::optimizer::Algorithm;
 use crate::step::chunk_rows;
 use crate::trained::is_named;
 
@@ -59,7 +59,7 @@ pub struct Workload<'a> {
     /// What is kept for backward.
     pub recompute: Recompute,
     /// The optimizer.
-    pub optimizer: OptimizerConfig,
+    pub optimizer: Algorithm,
 }
 
 /// Bytes by what they are for. The parts are those of the moment at which the sum is greatest.
@@ -229,33 +229,38 @@ impl Workload<'_> {
 
     /// Bytes of the optimizer's state, tensor by tensor.
     fn optimizer_bytes(&self, blocks: &[Block]) -> Result<u64, LoraConfigError> {
-        let state = |elements| self.optimizer.state_bytes(elements);
-        Ok(match self.lora {
-            None => {
-                let tensors = self.model.tensors();
-                let trained = tensors.iter().filter(|(key, _)| self.trains(key));
-                trained.map(|(_, shape)| state(shape.iter().product::<usize>() as u64)).sum()
-            }
-            Some(_) => {
-                let of = |linear: &BlockLinear| {
-                    let rank = linear.rank.unwrap_or(0);
-                    state(rank * linear.d_in) + state(rank * linear.d_out)
-                };
-                let in_blocks: u64 = blocks.iter().flat_map(|b| b.linears()).map(|l| of(&l)).sum();
-                in_blocks + state(self.head_adapter_elements()?)
-            }
-        })
+        if self.lora.is_none() {
+            let tensors = self.model.tensors();
+            let trained = tensors.iter().filter(|(key, _)| self.trains(key));
+            return Ok(trained.map(|(key, shape)| self.optimizer.state_bytes(key, shape)).sum());
+        }
+        let of = |rank: u64, d_out: u64, d_in: u64| {
+            let [rank, d_out, d_in] = [rank, d_out, d_in].map(|axis| axis as usize);
+            self.optimizer.state_bytes("lora_a", &[rank, d_in])
+                + self.optimizer.state_bytes("lora_b", &[d_out, rank])
+        };
+        let linears = blocks.iter().flat_map(Block::linears);
+        let in_blocks: u64 =
+            linears.filter_map(|linear| Some(of(linear.rank?, linear.d_out, linear.d_in))).sum();
+        let [vocab, hidden] = [self.model.vocab_size, self.model.hidden_size].map(|n| n as u64);
+        let in_head = self.head_adapter_rank()?.map_or(0, |rank| of(rank, vocab, hidden));
+        Ok(in_blocks + in_head)
     }
 
     fn head_adapter_elements(&self) -> Result<u64, LoraConfigError> {
+        let rank = self.head_adapter_rank()?.unwrap_or(0);
+        Ok(rank * (self.model.vocab_size + self.model.hidden_size) as u64)
+    }
+
+    fn head_adapter_rank(&self) -> Result<Option<u64>, LoraConfigError> {
         let Some(lora) = self.lora.as_ref().filter(|_| !self.model.tie_word_embeddings) else {
-            return Ok(0);
+            return Ok(None);
         };
         if !lora.targets_layer("lm_head", true)? {
-            return Ok(0);
+            return Ok(None);
         }
         let (r, _) = lora.rank_and_scaling("lm_head")?;
-        Ok((r * (self.model.vocab_size + self.model.hidden_size)) as u64)
+        Ok(Some(r as u64))
     }
 
     /// Whether a weight of the model itself is trained.
@@ -512,7 +517,7 @@ impl fmt::Display for Size {
 mod tests {
     use super::*;
     use crate::builtin;
-    use crate::optimizer::adamw::AdamWConfig;
+    use crate::optimizer::AdamWConfig;
 
     fn workload(model: &ModelConfig) -> Workload<'_> {
         Workload {
@@ -525,7 +530,7 @@ mod tests {
             targets: 12 * 150,
             grad_accumulation: 2,
             recompute: Recompute::None,
-            optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
+            optimizer: Algorithm::AdamW(AdamWConfig::default()),
         }
     }
 

@@ -80,14 +80,32 @@ impl<B: Backend> Gradients<B> {
 
     /// The Euclidean norm of all gradients taken as one vector: what Hugging Face's Trainer clips by.
     pub fn norm(&self) -> f64 {
+        self.squares().iter().sum::<f64>().sqrt()
+    }
+
+    /// The Euclidean norm of each gradient, in the order of their names.
+    pub fn norms(&self) -> Vec<f64> {
+        self.squares().into_iter().map(f64::sqrt).collect()
+    }
+
+    /// The sum of squares of each gradient, in the order of their names.
+    fn squares(&self) -> Vec<f64> {
         let squares: Vec<Tensor<B, 1>> =
             self.by_name.values().map(|g| g.value.clone().powi_scalar(2).sum()).collect();
         if squares.is_empty() {
-            return 0.0;
+            return Vec::new();
         }
         // One transfer from the device, whatever the number of tensors.
-        let squares = Tensor::cat(squares, 0).into_data();
-        squares.iter::<f64>().sum::<f64>().sqrt()
+        Tensor::cat(squares, 0).into_data().iter::<f64>().collect()
+    }
+
+    /// Multiplies each gradient by its factor, in the order of their names.
+    pub fn scale(&mut self, factors: &[f64]) {
+        for (gradient, &factor) in self.by_name.values_mut().zip(factors) {
+            if factor != 1.0 {
+                gradient.value = gradient.value.clone() * factor;
+            }
+        }
     }
 
     /// Scales all gradients so that their norm, which is `norm` now, is at most `max_norm`, as

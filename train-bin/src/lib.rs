@@ -11,6 +11,7 @@ pub mod builtin;
 pub mod check;
 pub mod checkpoint;
 pub mod cli;
+pub mod clip;
 pub mod config;
 pub mod divergence;
 pub mod evaluate;
@@ -38,18 +39,21 @@ pub mod schedule;
 pub mod step;
 pub mod train;
 pub mod trained;
+mod tuning;
 mod vocabulary;
 
 pub use base::Base;
+pub use clip::{ClipConfig, Clipper};
 pub use divergence::{Divergence, divergence};
 pub use evaluate::{Evaluation, evaluate};
 pub use generate::{Generator, Sampling};
 pub use grads::Gradients;
 pub use optimizer::{
-    AdamW, AdamW8bit, AdamWConfig, Optimizer, OptimizerConfig, OptimizerState, StateDtype,
+    AdafactorConfig, AdamWConfig, Algorithm, LionConfig, MuonConfig, MuonScale, Optimizer,
+    OptimizerBackend, OptimizerConfig, OptimizerState, ParamGroups, SgdConfig, StateDtype,
     StateError, StateTensor,
 };
 pub use run::run;
-pub use schedule::LearningRate;
+pub use schedule::{Curve, DecayShape, LearningRate};
 pub use step::{StepOptions, TrainBackend, Training, loss_and_grads, loss_sum};
 pub use train::{Plan, State, train, train_from};

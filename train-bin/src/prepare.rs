@@ -15,16 +15,14 @@ use emberlm_quant::Quantization;
 use crate::base::{Base, BaseError};
 use crate::builtin;
 use crate::config::{
-    self, DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig, Template, Warmup,
+    self, DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig, Template,
 };
 use crate::footprint::Workload;
-use crate::optimizer::OptimizerConfig;
-use crate::optimizer::adamw::AdamWConfig;
 use crate::run::RunError;
-use crate::schedule::LearningRate;
 use crate::step::TrainBackend;
 use crate::train::Plan;
 use crate::trained::train_named;
+use crate::tuning::{clip, learning_rate, optimizer};
 use crate::vocabulary::adapted;
 
 /// The examples of a run.
@@ -141,25 +139,14 @@ pub fn read_all(files: &[PathBuf], format: Format) -> Result<Vec<SourcedRow>, Da
 /// Turns the configuration into numbers, for a data set.
 pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError> {
     let train = &config.train;
-    let [beta1, beta2] = train.betas;
-    let adamw = AdamWConfig { beta1, beta2, eps: train.eps, weight_decay: train.weight_decay };
     let mut plan = Plan {
         steps: 0,
         rows: 0,
         micro_batch_size: train.micro_batch_size.get(),
         grad_accumulation: train.grad_accumulation.get(),
-        learning_rate: LearningRate {
-            schedule: train.schedule,
-            peak: train.learning_rate,
-            floor: train.min_learning_rate,
-            warmup: 0,
-            steps: 0,
-        },
-        optimizer: match train.optimizer {
-            config::Optimizer::AdamW => OptimizerConfig::AdamW(adamw),
-            config::Optimizer::AdamW8bit => OptimizerConfig::AdamW8bit(adamw),
-        },
-        max_grad_norm: train.max_grad_norm,
+        learning_rate: learning_rate(train, 0),
+        optimizer: optimizer(train),
+        clip: clip(train),
         recompute: train.recompute,
         neftune_alpha: train.neftune_alpha,
         seed: train.seed,
@@ -184,11 +171,7 @@ pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError>
             (rows.div_ceil(per_step), rows)
         }
     };
-    plan.learning_rate.steps = plan.steps;
-    plan.learning_rate.warmup = match train.warmup {
-        Warmup::Steps(steps) => steps,
-        Warmup::Ratio(share) => (share * plan.steps as f64).ceil() as u64,
-    };
+    plan.learning_rate = learning_rate(train, plan.steps);
     Ok(plan)
 }
 
@@ -290,6 +273,6 @@ pub(crate) fn workload<'a>(
         targets,
         grad_accumulation: config.train.grad_accumulation.get(),
         recompute: config.train.recompute,
-        optimizer: plan.optimizer,
+        optimizer: plan.optimizer.algorithm,
     })
 }

@@ -13,13 +13,13 @@ use emberlm_lora::LoraConfig;
 use emberlm_lora::peft::{self, PeftError};
 use emberlm_model::weights;
 use emberlm_model::{CausalLm, LoadError};
-use emberlm_quant::QuantBackend;
 use emberlm_quant::atomic_file::write_atomically;
 use emberlm_quant::tensor_file::FloatDtype;
 use serde::Serialize;
 
 use crate::checkpoint::{self, Checkpoint, CheckpointError, Surroundings};
 use crate::config::{RunConfig, WriteError, shown};
+use crate::optimizer::OptimizerBackend;
 use crate::train::State;
 
 use lock::Lock;
@@ -304,7 +304,7 @@ impl RunFolder {
     ///
     /// # Errors
     /// [`RunFolderError::NotSaved`]; then the checkpoints before are as they were.
-    pub fn save_checkpoint<B: QuantBackend>(
+    pub fn save_checkpoint<B: OptimizerBackend>(
         &mut self,
         state: &State<B>,
         model: CausalLm<B>,

@@ -30,10 +30,11 @@ use crate::bench::{Phases, timed};
 use crate::config::Recompute;
 use crate::grads::Gradients;
 use crate::noise::EmbeddingNoise;
+use crate::optimizer::OptimizerBackend;
 
-/// A backend that the trainer runs on: autodiff over a backend that runs the model.
-pub trait TrainBackend: AutodiffBackend<InnerBackend: ModelBackend> + ModelBackend {}
-impl<A: AutodiffBackend<InnerBackend: ModelBackend> + ModelBackend> TrainBackend for A {}
+/// A backend that the trainer runs on: autodiff over a backend that runs the model and its optimizer.
+pub trait TrainBackend: AutodiffBackend<InnerBackend: OptimizerBackend> + ModelBackend {}
+impl<A: AutodiffBackend<InnerBackend: OptimizerBackend> + ModelBackend> TrainBackend for A {}
 
 /// Autodiff over `B`, as the trainer wants it: able to make again what is cheap to make ([`Keep::Costly`]).
 pub type Training<B> = Autodiff<B, BalancedCheckpointing>;

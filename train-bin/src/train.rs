@@ -3,21 +3,19 @@
 use std::sync::Arc;
 
 use burn::module::AutodiffModule;
-use burn::tensor::backend::Backend;
 use emberlm_data::{Batch, Cursor, Dataset, Layout, Loader, LoaderOptions};
 use emberlm_lora::DropoutKey;
 use emberlm_model::{CausalLm, ModelConfig};
-use emberlm_quant::QuantBackend;
 
 use crate::check::{self, TrainError};
-use crate::config::{Recompute, Schedule};
+use crate::clip::{ClipConfig, Clipper};
+use crate::config::Recompute;
 use crate::grads::Gradients;
 use crate::guard::{Guard, GuardConfig, OnNonFinite, OnSpike, Unusual};
 use crate::noise::EmbeddingNoise;
-use crate::optimizer::adamw::AdamWConfig;
-use crate::optimizer::{Optimizer, OptimizerConfig};
+use crate::optimizer::{AdamWConfig, Algorithm, Optimizer, OptimizerBackend, OptimizerConfig};
 use crate::prefetch::Prefetch;
-use crate::schedule::LearningRate;
+use crate::schedule::{Curve, LearningRate};
 use crate::step::{StepOptions, TrainBackend, loss_and_grads};
 
 /// Everything that decides what a run computes, in numbers.
@@ -35,8 +33,8 @@ pub struct Plan {
     pub learning_rate: LearningRate,
     /// The optimizer and its constants.
     pub optimizer: OptimizerConfig,
-    /// Norm that gradients are clipped to.
-    pub max_grad_norm: Option<f64>,
+    /// How gradients are clipped.
+    pub clip: ClipConfig,
     /// What is kept for backward.
     pub recompute: Recompute,
     /// Strength of the noise on the embeddings; `None`: there is none.
@@ -52,14 +50,16 @@ pub struct Plan {
 }
 
 /// All that changes from step to step, beside the weights. With them it is all that a run needs to go on.
-#[derive(Debug, Clone)]
-pub struct State<B: Backend> {
+#[derive(Debug)]
+pub struct State<B: OptimizerBackend> {
     /// Steps made, those that were passed over included.
     pub step: u64,
     /// Where the next row stands.
     pub place: Place,
     /// The optimizer and its moments.
     pub optimizer: Optimizer<B>,
+    /// What clips the gradients, and what it has seen of them.
+    pub clipper: Clipper,
     /// What the guards have seen.
     pub guard: Guard,
 }
@@ -197,9 +197,7 @@ pub fn train_from<A: TrainBackend, E: From<TrainError>>(
         let learning_rate = plan.learning_rate.at(step);
         let skipped = passed_over(fault, spike.as_ref(), &mut state.guard, step, &plan.guards)?;
         if skipped.is_none() {
-            if let Some(max_norm) = plan.max_grad_norm {
-                gradients.clip(grad_norm, max_norm);
-            }
+            state.clipper.clip(&mut gradients, grad_norm);
             model = state.optimizer.step(model, &gradients, learning_rate);
         }
         state.step += 1;
@@ -250,13 +248,14 @@ fn passed_over(
     Ok(Some(text))
 }
 
-impl<B: QuantBackend> State<B> {
+impl<B: OptimizerBackend> State<B> {
     /// That of a run which hasn't begun.
     pub fn new(plan: &Plan) -> Self {
         Self {
             step: 0,
             place: Place::default(),
             optimizer: Optimizer::new(plan.optimizer),
+            clipper: Clipper::new(plan.clip),
             guard: Guard::default(),
         }
     }
@@ -271,14 +270,14 @@ impl Plan {
             micro_batch_size,
             grad_accumulation: 1,
             learning_rate: LearningRate {
-                schedule: Schedule::Cosine,
+                curve: Curve::Cosine,
                 peak: learning_rate,
                 floor: 0.0,
                 warmup: 0,
                 steps,
             },
-            optimizer: OptimizerConfig::AdamW(AdamWConfig::default()),
-            max_grad_norm: Some(1.0),
+            optimizer: Algorithm::AdamW(AdamWConfig::default()).into(),
+            clip: ClipConfig::Norm(1.0),
             recompute: Recompute::default(),
             neftune_alpha: None,
             seed: 0,

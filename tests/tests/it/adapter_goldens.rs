@@ -1,7 +1,7 @@
 //! Law 1 for adapters: PEFT's files load, and logits, merged logits, loss and gradients equal PEFT's.
 
-use emberlm::Training;
 use emberlm::config::Recompute;
+use emberlm::{OptimizerBackend, Training};
 use emberlm_lora::peft::{self, AdapterFolder};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
 use emberlm_quant::TensorFile;
@@ -24,7 +24,7 @@ fn adapted<B: ModelBackend>(name: &str) -> (ModelConfig, CausalLm<B>, AdapterFol
     (config, model, folder, base)
 }
 
-pub(crate) fn equals_peft<B: ModelBackend>(name: &str) {
+pub(crate) fn equals_peft<B: OptimizerBackend>(name: &str) {
     let golden = golden_tensors(&format!("adapters/{name}/golden.safetensors"));
     let json = golden_json(&format!("adapters/{name}/golden.json"));
     let (config, model, _, base) = adapted::<B>(name);

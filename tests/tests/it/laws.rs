@@ -1,11 +1,10 @@
 //! Laws 3, 4 and 6 of the design, on whole models.
 
 use emberlm::config::Recompute;
-use emberlm::{StepOptions, Training, loss_and_grads};
+use emberlm::{OptimizerBackend, StepOptions, Training, loss_and_grads};
 use emberlm_data::{Batch, Target};
 use emberlm_lora::walk::set_trainable;
 use emberlm_lora::{DropoutKey, LoraConfig, inject};
-use emberlm_model::ModelBackend;
 use emberlm_tests::{assert_close, assert_close_number, values};
 
 use crate::support::{
@@ -63,7 +62,13 @@ fn padded(batch: &Batch, extra: usize) -> Batch {
     }
 }
 
-fn same_step<B: ModelBackend>(name: &str, a: &Batch, b: &Batch, modes: [Recompute; 2], what: &str) {
+fn same_step<B: OptimizerBackend>(
+    name: &str,
+    a: &Batch,
+    b: &Batch,
+    modes: [Recompute; 2],
+    what: &str,
+) {
     let (config, model) = load_trainable::<B>(name);
     let (loss_a, grads_a) = mean_loss_and_grads(&model, &config, a, modes[0]);
     let (loss_b, grads_b) = mean_loss_and_grads(&model, &config, b, modes[1]);

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use emberlm::config::Recompute;
-use emberlm::{Generator, Sampling};
+use emberlm::{Generator, OptimizerBackend, Sampling};
 use emberlm_data::TextTokenizer;
 use emberlm_model::ModelBackend;
 use emberlm_tests::{
@@ -27,7 +27,7 @@ pub(crate) fn logits_equal<B: ModelBackend>(name: &str) {
     );
 }
 
-pub(crate) fn loss_and_gradients_equal<B: ModelBackend>(name: &str) {
+pub(crate) fn loss_and_gradients_equal<B: OptimizerBackend>(name: &str) {
     let (config, model) = load_trainable::<B>(name);
     let (golden, batch) = golden_batch(name);
     let json = golden_json(&format!("models/{name}/golden.json"));

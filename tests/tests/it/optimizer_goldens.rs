@@ -4,9 +4,9 @@ use burn::backend::Autodiff;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use emberlm::{AdamW8bit, AdamWConfig, Gradients, Optimizer, OptimizerConfig};
+use emberlm::{AdamWConfig, Algorithm, Gradients, Optimizer, OptimizerBackend};
+use emberlm_quant::TensorFile;
 use emberlm_quant::host::float_tensor;
-use emberlm_quant::{QuantBackend, TensorFile};
 use emberlm_tests::{assert_close, golden_json, golden_tensors, number, values};
 use serde_json::Value;
 
@@ -67,9 +67,9 @@ impl Golden {
     }
 
     /// Runs all steps; `after` sees the parameters after each, and its number from 1.
-    fn run<B: QuantBackend>(
+    fn run<B: OptimizerBackend>(
         &self,
-        config: OptimizerConfig,
+        config: Algorithm,
         mut after: impl FnMut(usize, &Params<Autodiff<B>>),
     ) -> Optimizer<B> {
         let mut params = Params::<Autodiff<B>>::new(&self.file);
@@ -96,10 +96,10 @@ impl Golden {
     }
 }
 
-fn trajectory_equals<B: QuantBackend>() {
+fn trajectory_equals<B: OptimizerBackend>() {
     let golden = Golden::read();
     let mut compared = 0;
-    golden.run::<B>(OptimizerConfig::AdamW8bit(golden.config()), |step, params| {
+    golden.run::<B>(Algorithm::AdamW8bit(golden.config()), |step, params| {
         for (name, param) in params.all() {
             let Some(expected) = golden.after("param", name, step) else { continue };
             // A moment on the border between two codes may fall to either side of it by rounding, which moves its
@@ -138,7 +138,7 @@ fn root_mean_square(a: &[f64], b: &[f64]) -> f64 {
 #[test]
 fn the_cpu_librarys_table_makes_little_difference() {
     let golden = Golden::read();
-    golden.run::<Flex>(OptimizerConfig::AdamW8bit(golden.config()), |step, params| {
+    golden.run::<Flex>(Algorithm::AdamW8bit(golden.config()), |step, params| {
         for (name, param) in params.all() {
             let Some(table) = golden.after("table", name, step) else { continue };
             let start = values(matrix::<Flex>(&golden.file, &format!("start.{name}"), 0));
@@ -181,8 +181,8 @@ fn small_gradients_beside_large_ones_move_nothing_too_far() {
         values(one.weight.val())
     };
     let config = AdamWConfig::default();
-    let exact = run(OptimizerConfig::AdamW(config));
-    let found = run(OptimizerConfig::AdamW8bit(config));
+    let exact = run(Algorithm::AdamW(config));
+    let found = run(Algorithm::AdamW8bit(config));
     let greatest = found.iter().fold(0.0f64, |max, value| max.max(value.abs()));
     println!("greatest {greatest:.2e}, difference {:.2e}", root_mean_square(&found, &exact));
     assert!(greatest < 12.0 * 1e-3 * 2.0, "a weight moved {greatest} in 12 steps of 1e-3");
@@ -192,7 +192,7 @@ fn small_gradients_beside_large_ones_move_nothing_too_far() {
 fn a_weight_without_gradients_only_decays() {
     let golden = Golden::read();
     let config = AdamWConfig { weight_decay: 0.0, ..golden.config() };
-    golden.run::<Flex>(OptimizerConfig::AdamW8bit(config), |_, params| {
+    golden.run::<Flex>(Algorithm::AdamW8bit(config), |_, params| {
         // Rows 5 and 40 to 43 never get a gradient; the blocks of 256 elements that they lie in do.
         let start = matrix::<Flex>(&golden.file, "start.ragged", 0);
         let now = params.ragged.val();
@@ -209,10 +209,10 @@ fn two_bytes_an_element() {
     let config = golden.config();
     let bytes = |config| golden.run::<Flex>(config, |_, _| ()).state_bytes();
     let (whole, ragged, small) = (64 * 64, 63 * 67, 37 * 40);
-    assert_eq!(bytes(OptimizerConfig::AdamW(config)), 8 * (whole + ragged + small));
+    assert_eq!(bytes(Algorithm::AdamW(config)), 8 * (whole + ragged + small));
     let scales = 4 * 2 * (16 + 17);
     assert_eq!(
-        bytes(OptimizerConfig::AdamW8bit(config)),
+        bytes(Algorithm::AdamW8bit(config)),
         2 * (whole + ragged) + scales + 8 * small,
         "two bytes an element and a scale for 256; small ones in 32 bits"
     );
@@ -237,7 +237,7 @@ fn parts_of_a_large_parameter_are_independent() {
             float_tensor::<Autodiff<Flex>, 2>(values, [1, range.len()], &device)
         };
         let mut large = Large { weight: Param::from_tensor(tensor(1).require_grad()) };
-        let mut optimizer = AdamW8bit::<Flex>::new(AdamWConfig::default());
+        let mut optimizer = Optimizer::<Flex>::new(Algorithm::AdamW8bit(AdamWConfig::default()));
         for seed in 2..4 {
             let loss = (large.weight.val() * tensor(seed)).sum();
             let mut gradients = Gradients::default();
@@ -255,7 +255,7 @@ fn parts_of_a_large_parameter_are_independent() {
 #[test]
 fn small_parameters_are_plain_adamw() {
     let golden = Golden::read();
-    golden.run::<Flex>(OptimizerConfig::AdamW(golden.config()), |step, params| {
+    golden.run::<Flex>(Algorithm::AdamW(golden.config()), |step, params| {
         if let Some(expected) = golden.after("param", "small", step) {
             assert_close("small", &values(params.small.val()), &expected, 1e-5);
         }

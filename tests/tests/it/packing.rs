@@ -8,7 +8,7 @@ use emberlm::config::{self, Recompute};
 use emberlm::evaluate::{evaluate, evaluate_in};
 use emberlm::run::{Event, RunOptions, run};
 use emberlm::train::{Flow, StepLog};
-use emberlm::{AdamWConfig, OptimizerConfig, Plan, Training, train};
+use emberlm::{AdamWConfig, Algorithm, OptimizerBackend, Plan, Training, train};
 use emberlm_data::{
     Batch, Cursor, Dataset, ExampleOptions, Format, Layout, Loader, TextTokenizer, parse_rows,
     read_rows,
@@ -58,7 +58,7 @@ fn trainable<B: ModelBackend>(name: &str, lora: bool) -> (ModelConfig, CausalLm<
     (config, model)
 }
 
-fn packed_step_equals_unpacked<B: ModelBackend>() {
+fn packed_step_equals_unpacked<B: OptimizerBackend>() {
     let data = conversations();
     let [unpacked, packed] = [Layout::OnePerRow, Layout::Packed].map(|layout| batch(&data, layout));
     assert_eq!(unpacked.rows, 6);
@@ -108,12 +108,12 @@ fn parameters<B: ModelBackend>(model: &CausalLm<B>) -> Vec<f64> {
 }
 
 /// Losses, gradient norms and the final parameters of a run that takes all examples in each step.
-fn whole_run<B: ModelBackend>(data: &Dataset, lora: bool, layout: Layout) -> [Vec<f64>; 3] {
+fn whole_run<B: OptimizerBackend>(data: &Dataset, lora: bool, layout: Layout) -> [Vec<f64>; 3] {
     let (config, model) = trainable::<B>("llama", lora);
     let rows = batch(data, layout).rows;
     // Adam makes steps of one size of gradients that are nothing but rounding; a greater eps keeps those small.
     let adamw = AdamWConfig { eps: 1e-4, ..AdamWConfig::default() };
-    let optimizer = OptimizerConfig::AdamW(adamw);
+    let optimizer = Algorithm::AdamW(adamw).into();
     let plan = Plan { layout, seed: 5, optimizer, ..Plan::new(6, rows, 1e-2) };
     let [mut losses, mut norms] = [Vec::new(), Vec::new()];
     let model = train::<_, TrainError>(model, &config, data, 0, &plan, |log, _| {
@@ -125,7 +125,7 @@ fn whole_run<B: ModelBackend>(data: &Dataset, lora: bool, layout: Layout) -> [Ve
     [losses, norms, parameters(&model.unwrap().valid())]
 }
 
-fn packed_run_equals_unpacked<B: ModelBackend>() {
+fn packed_run_equals_unpacked<B: OptimizerBackend>() {
     let data = conversations();
     for lora in [false, true] {
         let unpacked = whole_run::<B>(&data, lora, Layout::OnePerRow);

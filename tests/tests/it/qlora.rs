@@ -5,7 +5,7 @@ use burn::backend::Autodiff;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
 use emberlm::config::Recompute;
-use emberlm::evaluate;
+use emberlm::{OptimizerBackend, evaluate};
 use emberlm_data::{Dataset, ExampleOptions, Format, TextTokenizer, read_rows};
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::random::{generator, normal};
@@ -47,7 +47,7 @@ fn conversations() -> Dataset {
     Dataset::build(&rows, &tokenizer, &ExampleOptions::default()).unwrap()
 }
 
-pub(crate) fn equals_golden<B: ModelBackend>() {
+pub(crate) fn equals_golden<B: OptimizerBackend>() {
     let golden = golden_tensors("qlora/golden.safetensors");
     let json = golden_json("qlora/golden.json");
     let nf4 = Quantization::new(QuantFormat::Nf4);

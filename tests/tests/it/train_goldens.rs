@@ -50,6 +50,7 @@ fn run_config(name: &str, backend: &str, recompute: &str, batch: [usize; 2]) -> 
         betas = [0.9, 0.999]
         eps = {:e}
         max_grad_norm = {:?}
+        decay_norms_and_biases = true
         recompute = \"{recompute}\"",
         golden_path(&format!("models/{base}")),
         golden_path(&format!("train/{name}/data.jsonl")),

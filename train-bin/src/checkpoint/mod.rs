@@ -16,7 +16,6 @@ use std::path::{Path, PathBuf};
 use burn::module::Module;
 use burn::tensor::backend::AutodiffBackend;
 use emberlm_data::Cursor;
-use emberlm_quant::QuantBackend;
 use emberlm_quant::atomic_file::write_atomically;
 use emberlm_quant::tensor_file::{FloatDtype, TensorFile};
 use emberlm_quant::tensor_file::{StoredDtype, StoredTensor, write_stored};
@@ -24,8 +23,12 @@ use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
 use crate::book::Book;
+use crate::clip::{ClipConfig, Clipper};
 use crate::guard::Guard;
-use crate::optimizer::{Optimizer, OptimizerConfig, OptimizerState, StateDtype, StateTensor};
+use crate::optimizer::{
+    Optimizer, OptimizerBackend, OptimizerConfig, OptimizerState, StateDtype, StateError,
+    StateTensor,
+};
 use crate::train::{Place, State};
 
 pub use folder::{PREFIX, all_in, put, set_aside, unfinished_in};
@@ -37,6 +40,11 @@ pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 pub const STATE_FILE: &str = "training_state.json";
 /// The configuration of the run, as it was resolved.
 pub const CONFIG_FILE: &str = "config.toml";
+
+/// What the names of the clipping's tensors begin with in [`OPTIMIZER_FILE`].
+const CLIP: &str = "clip/";
+
+type Tensors = BTreeMap<String, StateTensor>;
 
 /// The form of [`TrainingState`] that this program writes.
 const VERSION: u32 = 1;
@@ -92,6 +100,7 @@ pub struct TrainingState {
     pub rows: u64,
     cursor: CursorFile,
     optimizer: OptimizerFile,
+    clip: OptimizerFile,
     guard: Guard,
     /// Seconds of training until here, over all parts of the run.
     pub seconds: f64,
@@ -136,23 +145,25 @@ pub struct Surroundings<'a> {
 ///
 /// # Errors
 /// [`CheckpointError::Io`].
-pub fn write_state<B: QuantBackend>(
+pub fn write_state<B: OptimizerBackend>(
     folder: &Path,
     state: &State<B>,
     surroundings: &Surroundings<'_>,
 ) -> Result<(), CheckpointError> {
-    let OptimizerState { kind, steps, tensors } = state.optimizer.state();
+    let (optimizer, clip) = (state.optimizer.state(), state.clipper.state());
+    let of_clip = clip.tensors.iter().map(|(name, tensor)| (format!("{CLIP}{name}"), tensor));
+    let tensors = optimizer.tensors.iter().map(|(name, tensor)| (name.clone(), tensor));
     let stored: Vec<StoredTensor<'_>> = tensors
-        .iter()
+        .chain(of_clip)
         .map(|(name, tensor)| StoredTensor {
-            name: name.clone(),
+            name,
             shape: tensor.shape.clone(),
             dtype: match tensor.dtype {
                 StateDtype::F32 => StoredDtype::Float(FloatDtype::F32),
                 StateDtype::F64 => StoredDtype::F64,
                 StateDtype::U8 => StoredDtype::U8,
             },
-            bytes: Box::new(|| tensor.bytes.clone()),
+            bytes: Box::new(move || tensor.bytes.clone()),
         })
         .collect();
     let path = folder.join(OPTIMIZER_FILE);
@@ -166,7 +177,8 @@ pub fn write_state<B: QuantBackend>(
         step: state.step,
         rows,
         cursor: CursorFile { epoch, place },
-        optimizer: OptimizerFile { kind, steps },
+        optimizer: OptimizerFile { kind: optimizer.kind, steps: optimizer.steps },
+        clip: OptimizerFile { kind: clip.kind, steps: clip.steps },
         guard: state.guard,
         seconds,
         book: book.clone(),
@@ -234,57 +246,63 @@ impl Checkpoint {
     pub fn state<A, M>(
         &self,
         optimizer: OptimizerConfig,
+        clip: ClipConfig,
         new_optimizer: bool,
         model: &M,
         device: &A::Device,
     ) -> Result<State<A::InnerBackend>, CheckpointError>
     where
-        A: AutodiffBackend<InnerBackend: QuantBackend>,
+        A: AutodiffBackend<InnerBackend: OptimizerBackend>,
         M: Module<A>,
     {
         let TrainingState { step, rows, cursor, guard, .. } = self.state;
+        let damaged = |error: StateError| self.damaged(error.to_string());
+        let [moments, norms] = self.tensors()?;
         let optimizer = if new_optimizer {
             Optimizer::new(optimizer)
         } else {
-            let optimizer = self.optimizer::<A::InnerBackend>(optimizer, device)?;
-            let fits = optimizer.fits::<A, M>(model);
-            fits.map_err(|error| CheckpointError::Damaged {
-                path: self.path.clone(),
-                why: error.to_string(),
-            })?;
+            let OptimizerFile { kind, steps } = self.state.optimizer.clone();
+            let state = OptimizerState { kind, steps, tensors: moments };
+            let optimizer = Optimizer::<A::InnerBackend>::restore(optimizer, &state, device)
+                .map_err(damaged)?;
+            optimizer.fits::<A, M>(model).map_err(damaged)?;
             optimizer
         };
+        let OptimizerFile { kind, steps } = self.state.clip.clone();
+        // That it clips in another way was allowed, or it wouldn't go on.
+        let clipper = if kind == clip.name() {
+            let state = OptimizerState { kind, steps, tensors: norms };
+            Clipper::restore(clip, &state).map_err(damaged)?
+        } else {
+            Clipper::new(clip)
+        };
         let cursor = Cursor { epoch: cursor.epoch, place: cursor.place };
-        Ok(State { step, place: Place { rows, cursor }, optimizer, guard })
+        Ok(State { step, place: Place { rows, cursor }, optimizer, clipper, guard })
     }
 
-    /// The optimizer that it was written by.
-    pub fn optimizer_kind(&self) -> &str {
-        &self.state.optimizer.kind
+    fn damaged(&self, why: String) -> CheckpointError {
+        CheckpointError::Damaged { path: self.path.clone(), why }
     }
 
-    fn optimizer<B: QuantBackend>(
-        &self,
-        config: OptimizerConfig,
-        device: &B::Device,
-    ) -> Result<Optimizer<B>, CheckpointError> {
-        let damaged = |why| CheckpointError::Damaged { path: self.path.clone(), why };
+    /// Those of the optimizer, and those of the clipping.
+    fn tensors(&self) -> Result<[Tensors; 2], CheckpointError> {
         let file = TensorFile::open(&self.path.join(OPTIMIZER_FILE))
-            .map_err(|error| damaged(error.to_string()))?;
-        let mut tensors = BTreeMap::new();
+            .map_err(|error| self.damaged(error.to_string()))?;
+        let [mut moments, mut norms] = [Tensors::new(), Tensors::new()];
         for (name, entry) in file.entries() {
             let dtype = match entry.dtype {
                 Dtype::F32 => StateDtype::F32,
                 Dtype::F64 => StateDtype::F64,
                 Dtype::U8 => StateDtype::U8,
-                other => return Err(damaged(format!("{name} is of type {other:?}"))),
+                other => return Err(self.damaged(format!("{name} is of type {other:?}"))),
             };
-            let bytes = file.read_raw(name).map_err(|error| damaged(error.to_string()))?;
-            let shape = entry.shape.clone();
-            tensors.insert(name.clone(), StateTensor { dtype, shape, bytes });
+            let bytes = file.read_raw(name).map_err(|error| self.damaged(error.to_string()))?;
+            let tensor = StateTensor { dtype, shape: entry.shape.clone(), bytes };
+            match name.strip_prefix(CLIP) {
+                Some(name) => norms.insert(name.to_owned(), tensor),
+                None => moments.insert(name.clone(), tensor),
+            };
         }
-        let OptimizerFile { kind, steps } = self.state.optimizer.clone();
-        let state = OptimizerState { kind, steps, tensors };
-        Optimizer::restore(config, &state, device).map_err(|error| damaged(error.to_string()))
+        Ok([moments, norms])
     }
 }

@@ -181,29 +181,6 @@ impl Choice for Template {
     }
 }
 
-/// What moves the weights: `train.optimizer`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Optimizer {
-    /// AdamW with moments in 32 bits.
-    #[default]
-    AdamW,
-    /// AdamW with moments in 8 bits, as bitsandbytes has it: a quarter of the memory.
-    AdamW8bit,
-}
-
-impl Choice for Optimizer {
-    const WHAT: &'static str = "optimizer";
-    const ALL: &'static [Self] = &[Self::AdamW, Self::AdamW8bit];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::AdamW => "adamw",
-            Self::AdamW8bit => "adamw8bit",
-        }
-    }
-}
-
 /// Which of the assistant's turns are trained: `data.train_on`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -278,32 +255,6 @@ impl Choice for OnError {
     }
 }
 
-/// How the learning rate goes on after the warm-up: `train.schedule`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Schedule {
-    /// Half a cosine down to `min_learning_rate`.
-    #[default]
-    Cosine,
-    /// A straight line down to `min_learning_rate`.
-    Linear,
-    /// Stays at `learning_rate`.
-    Constant,
-}
-
-impl Choice for Schedule {
-    const WHAT: &'static str = "schedule";
-    const ALL: &'static [Self] = &[Self::Cosine, Self::Linear, Self::Constant];
-
-    fn name(self) -> &'static str {
-        match self {
-            Self::Cosine => "cosine",
-            Self::Linear => "linear",
-            Self::Constant => "constant",
-        }
-    }
-}
-
 /// What the backward pass computes again instead of keeping it: `train.recompute`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -362,23 +313,7 @@ impl FromStr for Template {
     }
 }
 
-impl FromStr for Optimizer {
-    type Err = UnknownChoice;
-
-    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
-        Self::from_name(name)
-    }
-}
-
 impl FromStr for TrainOn {
-    type Err = UnknownChoice;
-
-    fn from_str(name: &str) -> Result<Self, UnknownChoice> {
-        Self::from_name(name)
-    }
-}
-
-impl FromStr for Schedule {
     type Err = UnknownChoice;
 
     fn from_str(name: &str) -> Result<Self, UnknownChoice> {
@@ -418,19 +353,7 @@ impl fmt::Display for Template {
     }
 }
 
-impl fmt::Display for Optimizer {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
 impl fmt::Display for TrainOn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl fmt::Display for Schedule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -460,8 +383,6 @@ mod tests {
         names_agree::<Dtype>();
         names_agree::<Quant>();
         names_agree::<Template>();
-        names_agree::<Optimizer>();
-        names_agree::<Schedule>();
         names_agree::<Recompute>();
     }
 
@@ -472,7 +393,8 @@ mod tests {
             error.to_string(),
             "expected a backend, one of auto, flex, ndarray, wgpu, cuda, found `coda`; did you mean `cuda`?"
         );
-        let error = "polynomial".parse::<Schedule>().unwrap_err();
+        let error = "x".parse::<Template>().unwrap_err();
+        assert_eq!(error.to_string(), "expected a chat template, one of auto, none, found `x`");
         assert_eq!(
             error.to_string(),
             "expected a schedule, one of cosine, linear, constant, found `polynomial`"

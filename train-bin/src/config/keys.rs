@@ -60,6 +60,21 @@ pub(super) const KEYS: &[&str] = &[
     "train.max_grad_norm",
     "train.recompute",
     "train.neftune_alpha",
+    "train.momentum",
+    "train.nesterov",
+    "train.clip_threshold",
+    "train.muon_scale",
+    "train.lora_plus_ratio",
+    "train.calibrate_ab",
+    "train.embedding_learning_rate",
+    "train.decay_norms_and_biases",
+    "train.decay_steps",
+    "train.decay_ratio",
+    "train.decay_shape",
+    "train.power",
+    "train.clip",
+    "train.clip_factor",
+    "train.clip_decay",
     "train.seed",
     "train.eval_every",
     "train.save_every",
@@ -93,11 +108,12 @@ pub(super) const PATH_KEYS: [&str; 10] = [
 ];
 
 /// Keys of which at most one may be given.
-const EXCLUSIVE: [[&str; 2]; 4] = [
+const EXCLUSIVE: [[&str; 2]; 5] = [
     ["model.path", "model.config"],
     ["data.train", "data.source"],
     ["train.epochs", "train.steps"],
     ["train.warmup_steps", "train.warmup_ratio"],
+    ["train.decay_steps", "train.decay_ratio"],
 ];
 
 /// What other trainers call a setting, and our key for it.
@@ -133,6 +149,10 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("lr_scheduler", "train.schedule"),
     ("lr_scheduler_type", "train.schedule"),
     ("adam_epsilon", "train.eps"),
+    ("loraplus_lr_ratio", "train.lora_plus_ratio"),
+    ("embedding_lr", "train.embedding_learning_rate"),
+    ("num_decay_steps", "train.decay_steps"),
+    ("gradient_clipping", "train.clip"),
     ("gradient_checkpointing", "train.recompute"),
     ("eval_steps", "train.eval_every"),
     ("save_steps", "train.save_every"),

@@ -68,15 +68,17 @@
 //! epochs = 3.0                 # or: steps = 1000
 //! micro_batch_size = 4
 //! grad_accumulation = 1
-//! optimizer = "adamw"          # adamw | adamw8bit
+//! optimizer = "adamw"          # adamw | adamw8bit | lion | adafactor | sgd | muon
 //! learning_rate = 2e-4
 //! min_learning_rate = 0.0
-//! schedule = "cosine"          # cosine | linear | constant
+//! schedule = "cosine"          # cosine | linear | constant | wsd | polynomial | inverse_sqrt
 //! warmup_steps = 0             # or: warmup_ratio = 0.03
 //! weight_decay = 0.0
 //! betas = [0.9, 0.999]
 //! eps = 1e-8
-//! max_grad_norm = 1.0          # 0 or false: no clipping
+//! clip = "norm"                # norm | per_tensor | off
+//! max_grad_norm = 1.0          # of norm; 0 or false: no clipping
+//! momentum = 0.9               # of sgd and muon, with nesterov = false; docs/configuration.md has the other constants
 //! recompute = "selective"      # none | selective | block
 //! neftune_alpha = 5.0          # noise on the embeddings (NEFTune); default: 0, none
 //! seed = 0
@@ -106,6 +108,7 @@ mod merge;
 mod raw;
 mod reading;
 mod stages;
+mod tuning;
 mod watch;
 mod write;
 
@@ -119,13 +122,13 @@ use toml::Table;
 
 pub use changes::{Change, Effect, changes};
 pub use choice::{
-    Backend, Choice, Dtype, OnError, Optimizer, Quant, Recompute, Schedule, Template, TrainOn,
-    UnknownChoice,
+    Backend, Choice, Dtype, OnError, Quant, Recompute, Template, TrainOn, UnknownChoice,
 };
 pub use error::{ConfigError, Fault, FaultKind, Origin, WriteError};
 pub use merge::Override;
 pub use reading::Reading;
 pub use stages::{Asked, Stage, load_stages};
+pub use tuning::{Clip, DecayShape, DecaySpan, MuonScale, Optimizer, Schedule, Tuning};
 pub use watch::{Kept, Watch};
 
 use merge::{Layers, absolute};
@@ -316,14 +319,16 @@ pub struct TrainSection {
     pub schedule: Schedule,
     /// How long the learning rate rises at first.
     pub warmup: Warmup,
-    /// AdamW's decoupled weight decay, at least 0.
+    /// Weight decay, at least 0: decoupled, but for SGD.
     pub weight_decay: f64,
-    /// AdamW's two decay rates, each 0 ≤ β < 1.
+    /// The two decay rates of AdamW and Lion, each 0 ≤ β < 1.
     pub betas: [f64; 2],
-    /// AdamW's epsilon, greater than 0.
+    /// The epsilon of AdamW and Adafactor, greater than 0.
     pub eps: f64,
-    /// The gradient is scaled down to this norm, greater than 0; `None`: never.
+    /// The gradient is scaled down to this norm, greater than 0; `None`: never. Only beside [`Clip::Norm`].
     pub max_grad_norm: Option<f64>,
+    /// Constants of optimizer, schedule and clipping.
+    pub tuning: Tuning,
     /// What the backward pass computes again instead of keeping it.
     pub recompute: Recompute,
     /// Strength of the noise on the embeddings (NEFTune); `None`: there is none.
@@ -434,6 +439,7 @@ impl Default for TrainSection {
             betas: [0.9, 0.999],
             eps: 1e-8,
             max_grad_norm: Some(1.0),
+            tuning: Tuning::default(),
             recompute: Recompute::default(),
             neftune_alpha: None,
             seed: 0,

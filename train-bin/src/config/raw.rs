@@ -291,6 +291,8 @@ pub(super) struct RawTrain {
     #[serde(flatten)]
     pub(super) watch: RawWatch,
     #[serde(flatten)]
+    pub(super) tuning: RawTuning,
+    #[serde(flatten)]
     pub(super) unknown: toml::Table,
 }
 
@@ -307,6 +309,27 @@ pub(super) struct RawWatch {
     pub(super) patience: Field<OrOff<i64>>,
     pub(super) min_improvement: Field<f64>,
     pub(super) debug: Field<bool>,
+}
+
+/// The keys of `[train]` that are constants of optimizers, schedules and clipping.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(super) struct RawTuning {
+    pub(super) momentum: Field<f64>,
+    pub(super) nesterov: Field<bool>,
+    pub(super) clip_threshold: Field<f64>,
+    pub(super) muon_scale: Field<String>,
+    pub(super) lora_plus_ratio: Field<f64>,
+    pub(super) calibrate_ab: Field<OrOff<i64>>,
+    pub(super) embedding_learning_rate: Field<f64>,
+    pub(super) decay_norms_and_biases: Field<bool>,
+    pub(super) decay_steps: Field<i64>,
+    pub(super) decay_ratio: Field<f64>,
+    pub(super) decay_shape: Field<String>,
+    pub(super) power: Field<f64>,
+    pub(super) clip: Field<String>,
+    pub(super) clip_factor: Field<f64>,
+    pub(super) clip_decay: Field<f64>,
 }
 
 #[cfg(test)]

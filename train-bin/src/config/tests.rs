@@ -4,6 +4,7 @@ use super::*;
 use crate::guard::{GuardConfig, OnNonFinite, OnSpike};
 
 mod data;
+mod tuning;
 
 fn set(text: &str) -> Override {
     Override::Set { text: text.to_owned() }
@@ -69,15 +70,24 @@ overwrite = true
 steps = 7
 micro_batch_size = 2
 grad_accumulation = 3
-optimizer = "adamw8bit"
+optimizer = "sgd"
+momentum = 0.5
+nesterov = true
 learning_rate = 1e-3
 min_learning_rate = 1e-5
-schedule = "linear"
+schedule = "wsd"
+decay_steps = 3
+decay_shape = "linear"
 warmup_ratio = 0.25
 weight_decay = 0.1
 betas = [0.8, 0.95]
 eps = 1e-6
-max_grad_norm = false
+clip = "per_tensor"
+clip_factor = 3.0
+clip_decay = 0.5
+lora_plus_ratio = 16.0
+embedding_learning_rate = 1e-4
+decay_norms_and_biases = true
 recompute = "block"
 neftune_alpha = 5
 seed = 11
@@ -148,15 +158,28 @@ fn full() -> RunConfig {
             duration: Duration::Steps(NonZeroU64::new(7).unwrap()),
             micro_batch_size: nonzero(2),
             grad_accumulation: nonzero(3),
-            optimizer: Optimizer::AdamW8bit,
+            optimizer: Optimizer::Sgd,
             learning_rate: 1e-3,
             min_learning_rate: 1e-5,
-            schedule: Schedule::Linear,
+            schedule: Schedule::Wsd,
             warmup: Warmup::Ratio(0.25),
             weight_decay: 0.1,
             betas: [0.8, 0.95],
             eps: 1e-6,
             max_grad_norm: None,
+            tuning: Tuning {
+                momentum: 0.5,
+                nesterov: true,
+                lora_plus_ratio: Some(16.0),
+                embedding_learning_rate: Some(1e-4),
+                decay_norms_and_biases: true,
+                decay: DecaySpan::Steps(NonZeroU64::new(3).unwrap()),
+                decay_shape: DecayShape::Linear,
+                clip: Clip::PerTensor,
+                clip_factor: 3.0,
+                clip_decay: 0.5,
+                ..Tuning::default()
+            },
             recompute: Recompute::Block,
             neftune_alpha: Some(5.0),
             seed: 11,
@@ -469,8 +492,8 @@ fn a_wrong_type_says_what_was_expected_and_found() {
 fn an_unknown_choice_lists_the_choices() {
     one_fault(
         "[train]\nschedule = 'cosin'",
-        "run.toml:2:1: `train.schedule`: expected a schedule, one of cosine, linear, constant, found `cosin`; \
-         did you mean `cosine`?",
+        "run.toml:2:1: `train.schedule`: expected a schedule, one of cosine, linear, constant, wsd, polynomial, \
+         inverse_sqrt, found `cosin`; did you mean `cosine`?",
     );
     for key in [
         "model.backend",

@@ -10,8 +10,9 @@ use super::error::WriteError;
 use super::merge::absolute;
 use super::raw::{
     Field, Off, OrOff, Paths, RawConfig, RawData, RawLora, RawModel, RawReading, RawSource,
-    RawTargets, RawTrain, RawWatch,
+    RawTargets, RawTrain, RawTuning, RawWatch,
 };
+use super::tuning::{Clip, DecaySpan, Optimizer, Schedule};
 use super::{
     DataSection, DataSource, Duration, Layout, LoraSection, LoraStart, ModelSection, ModelSource,
     Reading, RunConfig, Targets, TrainSection, Warmup, Watch,
@@ -161,6 +162,7 @@ fn raw_train(train: &TrainSection) -> Result<RawTrain, WriteError> {
         },
         trainable: Some(train.trainable.clone()).filter(|names| !names.is_empty()).into(),
         watch: raw_watch(&train.watch)?,
+        tuning: raw_tuning(train)?,
         unknown: Table::new(),
     })
 }
@@ -178,6 +180,48 @@ fn raw_watch(watch: &Watch) -> Result<RawWatch, WriteError> {
         min_improvement: Field::Given(watch.min_improvement),
         debug: Field::Given(watch.debug),
     })
+}
+
+/// The constants that mean something beside what is chosen.
+fn raw_tuning(train: &TrainSection) -> Result<RawTuning, WriteError> {
+    let tuning = &train.tuning;
+    let mut raw = RawTuning {
+        lora_plus_ratio: tuning.lora_plus_ratio.into(),
+        embedding_learning_rate: tuning.embedding_learning_rate.into(),
+        decay_norms_and_biases: Field::Given(tuning.decay_norms_and_biases),
+        clip: name(tuning.clip),
+        ..RawTuning::default()
+    };
+    if let Some(steps) = tuning.calibrate_ab {
+        raw.calibrate_ab = integer_or_off("train.calibrate_ab", Some(steps.get()))?;
+    }
+    if train.optimizer.has_momentum() {
+        raw.momentum = Field::Given(tuning.momentum);
+        raw.nesterov = Field::Given(tuning.nesterov);
+    }
+    if train.optimizer == Optimizer::Muon {
+        raw.muon_scale = name(tuning.muon_scale);
+    }
+    if train.optimizer == Optimizer::Adafactor {
+        raw.clip_threshold = Field::Given(tuning.clip_threshold);
+    }
+    if train.schedule == Schedule::Wsd {
+        match tuning.decay {
+            DecaySpan::Steps(steps) => {
+                raw.decay_steps = integer("train.decay_steps", steps.get())?;
+            }
+            DecaySpan::Ratio(share) => raw.decay_ratio = Field::Given(share),
+        }
+        raw.decay_shape = name(tuning.decay_shape);
+    }
+    if train.schedule == Schedule::Polynomial {
+        raw.power = Field::Given(tuning.power);
+    }
+    if tuning.clip == Clip::PerTensor {
+        raw.clip_factor = Field::Given(tuning.clip_factor);
+        raw.clip_decay = Field::Given(tuning.clip_decay);
+    }
+    Ok(raw)
 }
 
 fn name<T: Choice>(choice: T) -> Field<String> {

@@ -66,20 +66,18 @@ pub struct OptimizerState {
 /// Why a state is not one of this optimizer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// It is another optimizer's.
+    /// It is another optimizer's (or another way of clipping's).
     #[error(
-        "the optimizer's state is of `{found}`, but the run is configured for `{expected}`: set train.optimizer = \"{found}\", or begin anew"
+        "the checkpoint's state is of `{found}`, but the run is configured for `{expected}`: configure it as it was, or begin anew"
     )]
     Kind {
-        /// The configured optimizer.
+        /// What is configured.
         expected: &'static str,
         /// The state's.
         found: String,
     },
     /// A tensor that belongs to others isn't there.
-    #[error(
-        "the optimizer's state lacks the tensor `{tensor}`: the checkpoint is incomplete, take another one"
-    )]
+    #[error("the state lacks `{tensor}`: the checkpoint is incomplete, take another one")]
     Missing {
         /// Its name.
         tensor: String,
@@ -183,6 +181,13 @@ impl OptimizerState {
         self.tensors.insert(key(role, path), tensor);
     }
 
+    /// Adds floats of the host in 64 bits: `[len]`.
+    pub(crate) fn put_f64(&mut self, role: &str, path: &str, values: &[f64]) {
+        let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        let tensor = StateTensor { dtype: StateDtype::F64, shape: vec![values.len()], bytes };
+        self.tensors.insert(key(role, path), tensor);
+    }
+
     /// Adds bytes: `[len]`.
     pub(crate) fn put_u8(&mut self, role: &str, path: &str, bytes: Vec<u8>) {
         let tensor = StateTensor { dtype: StateDtype::U8, shape: vec![bytes.len()], bytes };
@@ -260,6 +265,21 @@ impl<'a> StateReader<'a> {
         match tensor.dtype {
             StateDtype::F32 => Ok(f32_values(tensor)),
             found => Err(StateError::Dtype { tensor: name, expected: "F32", found }),
+        }
+    }
+
+    /// Floats of the host in 64 bits: `[len]`.
+    pub(crate) fn f64s(
+        &mut self,
+        role: &str,
+        path: &str,
+        len: usize,
+    ) -> Result<Vec<f64>, StateError> {
+        let name = key(role, path);
+        let tensor = self.flat(&name, Some(len))?;
+        match tensor.dtype {
+            StateDtype::F64 => Ok(f64_values(tensor)),
+            found => Err(StateError::Dtype { tensor: name, expected: "F64", found }),
         }
     }
 

@@ -121,7 +121,9 @@ impl Job for RunJob<'_, '_> {
         let checkpoint = start.go_on().map(|go_on| go_on.checkpoint.clone());
         let mut state = match &checkpoint {
             None => State::new(plan),
-            Some(checkpoint) => checkpoint.state(plan.optimizer, new_optimizer, &model, &device)?,
+            Some(checkpoint) => {
+                checkpoint.state(plan.optimizer, plan.clip, new_optimizer, &model, &device)?
+            }
         };
         let manifest = Manifest::new(
             backend.name(),

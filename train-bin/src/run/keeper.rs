@@ -7,7 +7,6 @@ use std::time::Instant;
 
 use burn::module::AutodiffModule;
 use emberlm_model::{CausalLm, ModelBackend};
-use emberlm_quant::QuantBackend;
 use serde::Serialize;
 
 use super::look::Look;
@@ -17,6 +16,7 @@ use crate::checkpoint::{self, Surroundings, TrainingState};
 use crate::config::{Kept, RunConfig};
 use crate::manifest::{MANIFEST_FILE, Manifest, Outcome, Source};
 use crate::memory::peak_memory_mib;
+use crate::optimizer::OptimizerBackend;
 use crate::run_folder::{Product, RunFolder, RunFolderError};
 use crate::step::TrainBackend;
 use crate::train::{Flow, State, StepLog};
@@ -228,7 +228,7 @@ impl<'a, 'o> Keeper<'a, 'o> {
         Ok(if self.end == End::AsPlanned { Flow::Continue } else { Flow::Stop })
     }
 
-    fn save_checkpoint<B: ModelBackend + QuantBackend>(
+    fn save_checkpoint<B: OptimizerBackend>(
         &mut self,
         model: CausalLm<B>,
         state: &State<B>,

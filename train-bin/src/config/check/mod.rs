@@ -6,6 +6,7 @@ mod lora;
 mod model;
 mod reading;
 mod train;
+mod tuning;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -32,9 +33,10 @@ pub(super) fn check(layers: Layers) -> Result<RunConfig, ConfigError> {
     let data = check.given("data", raw.data).unwrap_or_default();
     let train = check.given("train", raw.train).unwrap_or_default();
     let model = check.model(model, lora.is_some());
+    let has_lora = lora.is_some();
     let lora = lora.map(|lora| check.lora(lora));
     let data = check.data(data, &model.source);
-    let train = check.train(train, lora.is_some());
+    let train = check.train(train, has_lora);
     if check.faults.is_empty() {
         Ok(RunConfig { model, lora, data, train })
     } else {

@@ -4,13 +4,14 @@ use super::Check;
 use super::fields::{
     is_not_negative, is_positive, is_share, nonzero_u64, nonzero_usize, not_negative,
 };
+use super::tuning::Beside;
 use super::watch::is_on;
 use crate::config::choice::Recompute;
-use crate::config::raw::{Field, Off, OrOff, RawTrain};
+use crate::config::raw::{Field, RawTrain};
 use crate::config::{Duration, TrainSection, Warmup};
 
 impl Check {
-    pub(super) fn train(&mut self, raw: RawTrain, has_adapters: bool) -> TrainSection {
+    pub(super) fn train(&mut self, raw: RawTrain, has_lora: bool) -> TrainSection {
         self.unknown_keys("train", &raw.unknown);
         let default = TrainSection::default();
         let from_0 = "a whole number from 0 on";
@@ -81,14 +82,20 @@ impl Check {
         let recompute =
             self.choice::<Recompute>("train.recompute", raw.recompute, default.recompute);
 
-        let betas = self.given("train.betas", raw.betas).unwrap_or(default.betas);
+        let optimizer = self.choice("train.optimizer", raw.optimizer, default.optimizer);
+        let schedule = self.choice("train.schedule", raw.schedule, default.schedule);
+        let beside = Beside { optimizer, schedule, has_lora };
+        let (tuning, max_grad_norm) = self.tuning(raw.tuning, raw.max_grad_norm, &beside);
+
+        let default_betas = optimizer.default_betas();
+        let betas = self.given("train.betas", raw.betas).unwrap_or(default_betas);
         if !betas.into_iter().all(is_share) {
             let expected = "two numbers from 0 on, less than 1";
             self.out_of_range(
                 "train.betas",
                 expected,
                 format!("{betas:?}"),
-                format!("{:?}", default.betas),
+                format!("{default_betas:?}"),
             );
         }
 
@@ -114,10 +121,10 @@ impl Check {
                     nonzero_usize,
                 )
                 .unwrap_or(default.grad_accumulation),
-            optimizer: self.choice("train.optimizer", raw.optimizer, default.optimizer),
+            optimizer,
             learning_rate,
             min_learning_rate,
-            schedule: self.choice("train.schedule", raw.schedule, default.schedule),
+            schedule,
             warmup,
             weight_decay: self.number(
                 "train.weight_decay",
@@ -127,8 +134,9 @@ impl Check {
                 is_not_negative,
             ),
             betas,
-            eps: self.number("train.eps", raw.eps, positive, default.eps, is_positive),
-            max_grad_norm: self.max_grad_norm(raw.max_grad_norm, default.max_grad_norm),
+            eps: self.number("train.eps", raw.eps, positive, optimizer.default_eps(), is_positive),
+            max_grad_norm,
+            tuning,
             recompute,
             neftune_alpha: Some(self.number(
                 "train.neftune_alpha",
@@ -141,7 +149,7 @@ impl Check {
             seed: self
                 .whole("train.seed", raw.seed, from_0, default.seed, not_negative)
                 .unwrap_or(default.seed),
-            trainable: self.trainable(raw.trainable, has_adapters),
+            trainable: self.trainable(raw.trainable, has_lora),
             watch: self.watch(raw.watch, is_on(&raw.eval_every)),
             eval_every: self.whole_or_off("train.eval_every", raw.eval_every, nonzero_u64),
             save_every: self.whole_unless_off(
@@ -163,10 +171,10 @@ impl Check {
         }
     }
 
-    fn trainable(&mut self, field: Field<Vec<String>>, has_adapters: bool) -> Vec<String> {
+    fn trainable(&mut self, field: Field<Vec<String>>, has_lora: bool) -> Vec<String> {
         let key = "train.trainable";
         let Some(names) = self.given(key, field) else { return Vec::new() };
-        if has_adapters {
+        if has_lora {
             let reason =
                 "with adapters they are what is trained, and the weights of the model are frozen";
             self.contradiction([key, "lora"], reason, "remove one of them");
@@ -180,25 +188,5 @@ impl Check {
             );
         }
         names
-    }
-
-    fn max_grad_norm(&mut self, field: Field<OrOff<f64>>, default: Option<f64>) -> Option<f64> {
-        let key = "train.max_grad_norm";
-        match self.given(key, field) {
-            None => default,
-            Some(OrOff::Off(Off)) => None,
-            Some(OrOff::On(norm)) if is_not_negative(norm) && norm.is_finite() => {
-                Some(norm).filter(|norm| *norm > 0.0)
-            }
-            Some(OrOff::On(norm)) => {
-                self.out_of_range(
-                    key,
-                    "a number greater than 0, or 0 or false for no clipping",
-                    norm,
-                    "1.0",
-                );
-                None
-            }
-        }
     }
 }
