@@ -1,8 +1,9 @@
 //! The whole model: embedding, blocks, head.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Int, Tensor, backend::Backend};
+use burn::tensor::{DType, Int, Tensor, backend::Backend};
 use emberlm_lora::{DropoutKey, Linear, NamedLinear};
+use emberlm_quant::portable::in_type;
 use emberlm_quant::{QuantBackend, Quantization, Quantized, QuantizedMatrix, Weight};
 
 use crate::{DecoderLayer, Inputs, Keep, KvCache, ModelBackend, RmsNorm};
@@ -37,12 +38,18 @@ pub struct Embedding<B: Backend> {
     pub weight: Param<Tensor<B, 2>>,
 }
 
-impl<B: Backend> Embedding<B> {
-    /// `[batch, seq] -> [batch, seq, hidden]`.
+impl<B: QuantBackend> Embedding<B> {
+    /// `[batch, seq] -> [batch, seq, hidden]`, in the type of activations.
     pub fn forward(&self, ids: Tensor<B, 2, Int>) -> Tensor<B, 3> {
         let [batch, seq] = ids.dims();
         let [_, hidden] = self.weight.dims();
-        self.weight.val().select(0, ids.reshape([batch * seq])).reshape([batch, seq, hidden])
+        let rows = self.weight.val().select(0, ids.reshape([batch * seq]));
+        in_type(rows, self.activation_type()).reshape([batch, seq, hidden])
+    }
+
+    /// The type of the residual stream, and of all that is computed from it.
+    fn activation_type(&self) -> DType {
+        B::activation_type(self.weight.val().dtype())
     }
 }
 
@@ -89,6 +96,11 @@ impl<B: Backend> CausalLm<B> {
 }
 
 impl<B: QuantBackend> CausalLm<B> {
+    /// The type of activations. Weights may be held in a smaller one.
+    pub fn activation_type(&self) -> DType {
+        self.model.embed_tokens.activation_type()
+    }
+
     /// The same function, dense and without adapters: quantized weights dequantized, and every delta folded in. Tied
     /// weights stay tied.
     pub fn merge(mut self) -> Self {

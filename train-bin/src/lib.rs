@@ -34,6 +34,7 @@ pub use adamw::{AdamW, AdamWConfig};
 pub use adamw8bit::AdamW8bit;
 pub use base::Base;
 pub use divergence::{Divergence, divergence};
+pub use emberlm_model::WeightForm;
 pub use evaluate::{Evaluation, evaluate};
 pub use generate::{Generator, Sampling};
 pub use grads::Gradients;

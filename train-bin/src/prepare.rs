@@ -14,6 +14,7 @@ use emberlm_model::CausalLm;
 use emberlm_quant::Quantization;
 
 use crate::adamw::AdamWConfig;
+use crate::backend::activations;
 use crate::base::Base;
 use crate::builtin;
 use crate::config::{
@@ -285,6 +286,8 @@ pub(crate) fn workload<'a>(
     Ok(Workload {
         model: &base.config,
         quantization: stored.or_else(|| config.model.quantization()),
+        dtype: config.model.dtype.float(),
+        activations: activations(config.model.backend, config.model.dtype.float()),
         lora: config.lora.as_ref().map(lora_config).transpose()?,
         rows,
         seq,

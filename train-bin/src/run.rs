@@ -9,7 +9,7 @@ use emberlm_data::{CacheEvent, DataError, Faults, Message, Summary, TextTokenize
 use emberlm_lora::peft::PeftError;
 use emberlm_lora::walk::{ParamCount, count_params};
 use emberlm_lora::{InjectError, LoraConfigError};
-use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
+use emberlm_model::{CausalLm, ModelBackend, ModelConfig, WeightForm};
 use emberlm_quant::QuantFormat;
 use emberlm_quant::tensor_file::FloatDtype;
 use serde::Serialize;
@@ -17,7 +17,7 @@ use serde::Serialize;
 use crate::backend::{BackendError, Job, resolve, run_on};
 use crate::base::{Base, BaseError};
 use crate::check::TrainError;
-use crate::config::{Backend, Choice, Dtype, RunConfig};
+use crate::config::{Backend, Choice, RunConfig};
 use crate::evaluate::{Evaluation, evaluate_in};
 use crate::footprint::Need;
 use crate::generate::{GenerateError, Generator, Sampling};
@@ -138,9 +138,6 @@ pub enum RunError {
     Folder(#[from] RunFolderError),
     #[error(transparent)]
     Generate(#[from] GenerateError),
-    /// A setting that this version can't follow yet.
-    #[error("{key} = {value:?} is not yet available; use {instead:?}")]
-    NotYet { key: &'static str, value: String, instead: &'static str },
     /// A base that is stored quantized, to be trained whole.
     #[error(
         "{base} is stored as {format}, and quantized weights cannot be trained themselves. Add a section [lora], or train the dense model it was made from"
@@ -170,7 +167,6 @@ pub fn run(
     options: RunOptions<'_>,
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Report, RunError> {
-    refuse_what_is_not_yet(config)?;
     let base = Base::open(&config.model.source, config.train.seed)?;
     let data = Data::read(config, &base.tokenizer, &mut |event| on_event(Event::Cache(event)))?;
     if !data.skipped.is_empty() {
@@ -198,7 +194,6 @@ pub fn run(
 /// # Errors
 /// [`RunError`], as for the run itself as far as its configuration, its data and its model's files are concerned.
 pub fn memory_need(config: &RunConfig, available: Option<u64>) -> Result<Need, RunError> {
-    refuse_what_is_not_yet(config)?;
     let base = Base::open(&config.model.source, config.train.seed)?;
     let data = Data::read(config, &base.tokenizer, &mut |_| ())?;
     let available = available.or_else(|| self::available(resolve(config.model.backend)));
@@ -211,14 +206,6 @@ fn available(backend: Backend) -> Option<u64> {
     match backend {
         Backend::Flex | Backend::NdArray => available_memory(),
         Backend::Auto | Backend::Wgpu | Backend::Cuda => None,
-    }
-}
-
-fn refuse_what_is_not_yet(config: &RunConfig) -> Result<(), RunError> {
-    let refuse = |key, value: String, instead| Err(RunError::NotYet { key, value, instead });
-    match config.model.dtype {
-        Dtype::F32 => Ok(()),
-        dtype => refuse("model.dtype", dtype.to_string(), "f32"),
     }
 }
 
@@ -265,7 +252,9 @@ impl Job for RunJob<'_, '_> {
         let Self { config, options, on_event, base, data, plan, backend, need } = self;
         let seed = config.train.seed;
         let quantization = config.model.quantization();
-        let model = base.build::<A>(quantization.as_ref(), &device)?;
+        let form =
+            WeightForm { dtype: config.model.dtype.float(), quantization: quantization.as_ref() };
+        let model = base.build::<A>(form, &device)?;
         let quantized = model.quantized();
         if let (None, Some((_, weight))) = (&config.lora, quantized.first()) {
             let (base, format) = (base.name.clone(), weight.format());

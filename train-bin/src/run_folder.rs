@@ -218,7 +218,7 @@ mod tests {
     use burn_flex::Flex;
 
     use super::*;
-    use crate::builtin;
+    use crate::{WeightForm, builtin};
 
     #[test]
     fn a_checkpoint_that_fails_leaves_nothing_behind() {
@@ -234,7 +234,7 @@ mod tests {
         };
         let before = files();
         let base = builtin::base().unwrap();
-        let model = base.build::<Flex>(None, &Default::default()).unwrap();
+        let model = base.build::<Flex>(WeightForm::default(), &Default::default()).unwrap();
         let save = |step, config_text: &str| {
             let product = Product::Model { config_text, dtype: FloatDtype::F32 };
             folder.save_checkpoint(step, model.clone(), &product, &base.tokenizer, None)

@@ -123,9 +123,7 @@ impl Job for MergeJob<'_> {
         let Self { args, base, sample } = self;
         let dtype = match args.dtype {
             MergeDtype::Auto => None,
-            MergeDtype::All(Dtype::F32) => Some(FloatDtype::F32),
-            MergeDtype::All(Dtype::F16) => Some(FloatDtype::F16),
-            MergeDtype::All(Dtype::Bf16) => Some(FloatDtype::Bf16),
+            MergeDtype::All(dtype) => Some(dtype.float()),
         };
         let options = MergeOptions {
             adapter: &args.adapter,
