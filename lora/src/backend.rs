@@ -2,6 +2,7 @@
 
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_quant::QuantBackend;
+use emberlm_quant::portable::in_type;
 
 use crate::Dropout;
 
@@ -10,7 +11,7 @@ use crate::Dropout;
 /// The defaults compose Burn's operations; a backend with a fused kernel overrides them, and must equal them. Under
 /// autodiff the whole is one node (`autodiff.rs`).
 pub trait LoraBackend: QuantBackend {
-    /// `base + (x · Aᵀ) · Bᵀ · scaling`, and the narrow product `x · Aᵀ`, which the gradient needs again.
+    /// `base + (x · Aᵀ) · Bᵀ · scaling`, in the type of `base` and `x`, and the narrow product `x · Aᵀ`, which the gradient needs again.
     ///
     /// # Shapes
     /// - `base`, output: `[tokens, d_out]`; `x`: `[tokens, d_in]`
@@ -23,6 +24,7 @@ pub trait LoraBackend: QuantBackend {
         lora_b: Tensor<Self, 2>,
         scaling: f64,
     ) -> (Tensor<Self, 2>, Tensor<Self, 2>) {
+        let [lora_a, lora_b] = [lora_a, lora_b].map(|factor| in_type(factor, x.dtype()));
         let narrow = x.matmul(lora_a.transpose());
         // Scaling the [tokens, r] factor costs d_out / r times less than scaling the delta itself.
         let delta = (narrow.clone() * scaling).matmul(lora_b.transpose());
@@ -48,7 +50,7 @@ pub trait LoraBackend: QuantBackend {
     }
 
     /// The gradients of the delta for the output's gradient `grad`; that by `base` is `grad` itself. `x` and its gradient
-    /// are those after dropout.
+    /// are those after dropout. Those by the factors have the factors' type.
     fn add_delta_backward(
         x: Tensor<Self, 2>,
         narrow: Tensor<Self, 2>,
@@ -57,9 +59,12 @@ pub trait LoraBackend: QuantBackend {
         grad: Tensor<Self, 2>,
         scaling: f64,
     ) -> DeltaGradients<Self> {
+        let types = [lora_a.dtype(), lora_b.dtype()];
+        let [lora_a, lora_b] = [lora_a, lora_b].map(|factor| in_type(factor, grad.dtype()));
         let d_b = grad.clone().transpose().matmul(narrow * scaling);
         let d_narrow = grad.matmul(lora_b) * scaling;
         let d_a = d_narrow.clone().transpose().matmul(x);
+        let [d_a, d_b] = [in_type(d_a, types[0]), in_type(d_b, types[1])];
         DeltaGradients { d_x: d_narrow.matmul(lora_a), d_a, d_b }
     }
 }

@@ -1,7 +1,7 @@
 //! Dropout that a recomputation replays.
 
 use burn::tensor::{Tensor, backend::Backend};
-use emberlm_quant::host::float_tensor;
+use emberlm_quant::host::float_tensor_in;
 use rand::RngCore;
 use rayon::prelude::*;
 
@@ -40,7 +40,8 @@ impl Dropout {
     /// Zeroes numbers of `x` with probability `p` and scales the rest by `1 / (1 - p)`.
     pub fn apply<B: Backend>(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let [tokens, features] = x.dims();
-        let mask = float_tensor(self.mask(tokens * features), [tokens, features], &x.device());
+        let (mask, dims) = (self.mask(tokens * features), [tokens, features]);
+        let mask = float_tensor_in(mask, dims, x.dtype(), &x.device());
         x * mask
     }
 

@@ -4,6 +4,8 @@ use burn::tensor::{DType, Tensor, TensorPrimitive};
 use burn_flex::{Flex, FlexTensor};
 use gemm::Parallelism;
 
+use emberlm_quant::portable::in_type;
+
 use crate::LoraBackend;
 
 impl LoraBackend for Flex {
@@ -14,8 +16,10 @@ impl LoraBackend for Flex {
         lora_b: Tensor<Self, 2>,
         scaling: f64,
     ) -> (Tensor<Self, 2>, Tensor<Self, 2>) {
+        let lora_a = in_type(lora_a, x.dtype());
         let narrow = x.matmul(lora_a.transpose());
-        if base.dtype() != DType::F32 {
+        if base.dtype() != DType::F32 || lora_b.dtype() != DType::F32 {
+            let lora_b = in_type(lora_b, narrow.dtype());
             let delta = (narrow.clone() * scaling).matmul(lora_b.transpose());
             return (base + delta, narrow);
         }

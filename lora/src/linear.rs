@@ -2,6 +2,7 @@
 
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
+use emberlm_quant::portable::in_type;
 use emberlm_quant::{QuantBackend, Weight};
 
 use crate::{Adapter, DropoutKey, LoraBackend};
@@ -34,11 +35,15 @@ impl<B: Backend> Linear<B> {
 }
 
 impl<B: QuantBackend> Linear<B> {
-    /// The dense weight with the adapter's delta added: `[d_out, d_in]`.
+    /// The dense weight with the adapter's delta added: `[d_out, d_in]`, in the type of the adapter, if there is one: a
+    /// weight of 16 bits has no room for the delta.
     pub fn merged_weight(&self) -> Tensor<B, 2> {
         let weight = self.weight.to_dense();
         match &self.adapter {
-            Some(adapter) => weight + adapter.delta(),
+            Some(adapter) => {
+                let delta = adapter.delta();
+                in_type(weight, delta.dtype()) + delta
+            }
             None => weight,
         }
     }

@@ -148,7 +148,7 @@ pub trait ModelBackend: LoraBackend {
 
     /// The sum over rows of `-log softmax(logits)[target]`.
     ///
-    /// `logits`: `[rows, vocab]`; `targets`: `[rows]`; output: `[1]`.
+    /// `logits`: `[rows, vocab]`; `targets`: `[rows]`; output: `[1]`, in f32 where logits have 16 bits.
     fn cross_entropy_sum(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
@@ -156,9 +156,9 @@ pub trait ModelBackend: LoraBackend {
         portable::cross_entropy_sum(logits, targets)
     }
 
-    /// `x · factor`, one factor for all: `[rows, columns]` and `[1]`.
+    /// `x · factor`, one factor for all: `[rows, columns]` and `[1]`. In the type of `x`, which the factor need not have.
     fn scaled(x: Tensor<Self, 2>, factor: Tensor<Self, 1>) -> Tensor<Self, 2> {
-        x * factor.unsqueeze()
+        portable::scaled(x, factor)
     }
 
     /// As [`cross_entropy_sum`](Self::cross_entropy_sum), with the gradient by `logits`, `softmax(logits) − onehot(target)`.

@@ -1,8 +1,9 @@
 //! The whole model: embedding, blocks, head.
 
 use burn::module::{Module, Param};
-use burn::tensor::{Int, Tensor, backend::Backend};
+use burn::tensor::{DType, Int, Tensor, backend::Backend};
 use emberlm_lora::{DropoutKey, Linear, NamedLinear, NamedTokenRows, TokenRows};
+use emberlm_quant::portable::in_type;
 use emberlm_quant::{QuantBackend, Quantization, Quantized, QuantizedMatrix, Weight};
 
 use crate::{DecoderLayer, Inputs, Keep, KvCache, ModelBackend, RmsNorm};
@@ -41,18 +42,24 @@ pub struct Embedding<B: Backend> {
     pub tokens: Option<TokenRows<B>>,
 }
 
-impl<B: Backend> Embedding<B> {
-    /// `[batch, seq] -> [batch, seq, hidden]`.
+impl<B: QuantBackend> Embedding<B> {
+    /// `[batch, seq] -> [batch, seq, hidden]`, in the type of activations.
     pub fn forward(&self, ids: Tensor<B, 2, Int>) -> Tensor<B, 3> {
         let [batch, seq] = ids.dims();
         let [_, hidden] = self.weight.dims();
         let ids = ids.reshape([batch * seq]);
         let found = self.weight.val().select(0, ids.clone());
         let found = match &self.tokens {
-            Some(tokens) => tokens.replace_vectors(found, ids),
+            // What is trained has a type of its own, whatever the table is held in.
+            Some(tokens) => tokens.replace_vectors(in_type(found, tokens.rows.val().dtype()), ids),
             None => found,
         };
-        found.reshape([batch, seq, hidden])
+        in_type(found, self.activation_type()).reshape([batch, seq, hidden])
+    }
+
+    /// The type of the residual stream, and of all that is computed from it.
+    fn activation_type(&self) -> DType {
+        B::activation_type(self.weight.val().dtype())
     }
 }
 
@@ -107,6 +114,11 @@ impl<B: Backend> CausalLm<B> {
 }
 
 impl<B: QuantBackend> CausalLm<B> {
+    /// The type of activations. Weights may be held in a smaller one.
+    pub fn activation_type(&self) -> DType {
+        self.model.embed_tokens.activation_type()
+    }
+
     /// The same function, dense and without adapters: quantized weights dequantized, and every delta folded in. Tied
     /// weights stay tied.
     pub fn merge(mut self) -> Self {
@@ -138,7 +150,10 @@ impl<B: ModelBackend> CausalLm<B> {
     pub fn embed(&self, inputs: &Inputs<B>) -> Tensor<B, 3> {
         let embedded = self.model.embed_tokens.forward(inputs.ids.clone());
         match &inputs.noise {
-            Some(noise) => embedded + noise.clone(),
+            Some(noise) => {
+                let noise = in_type(noise.clone(), embedded.dtype());
+                embedded + noise
+            }
             None => embedded,
         }
     }
@@ -170,8 +185,10 @@ impl<B: ModelBackend> CausalLm<B> {
         };
         match tokens {
             Some(tokens) => {
-                let own = B::matmul_dense(normed, tokens.rows.val());
-                tokens.replace_logits(logits, own)
+                let rows = tokens.rows.val();
+                let dtype = rows.dtype();
+                let own = B::matmul_dense(in_type(normed, dtype), rows);
+                tokens.replace_logits(in_type(logits, dtype), own)
             }
             None => logits,
         }

@@ -40,4 +40,4 @@ pub use loss::cross_entropy_sum;
 pub use mlp::Mlp;
 pub use norm::RmsNorm;
 pub use rope::RotaryTable;
-pub use weights::{LoadError, load, random};
+pub use weights::{LoadError, WeightForm, load, random, random_in};

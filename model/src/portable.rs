@@ -1,15 +1,29 @@
 //! The operations of [`ModelBackend`](crate::ModelBackend), composed of Burn's own: what every backend can do, and what
 //! kernels are held against. Each has its gradient beside it, written out, so that none runs under autodiff.
+//!
+//! Values of 16 bits are computed with in f32, and rounded at the end, as kernels do it.
 
-use burn::tensor::{IndexingUpdateOp, Int, Tensor, backend::Backend};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, backend::Backend};
+use emberlm_quant::portable::in_type;
 
 use crate::backend::AttentionGradients;
 use crate::{Activation, AttentionMask};
 
+/// Values of 16 bits in f32; others as they are.
+fn widened<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
+    let dtype = match x.dtype() {
+        DType::F16 | DType::BF16 => DType::F32,
+        dtype => dtype,
+    };
+    in_type(x, dtype)
+}
+
 /// See [`ModelBackend::rms_norm`](crate::ModelBackend::rms_norm).
 pub fn rms_norm<B: Backend>(x: Tensor<B, 2>, weight: Tensor<B, 1>, eps: f64) -> Tensor<B, 2> {
+    let dtype = x.dtype();
+    let (x, weight) = (widened(x), widened(weight));
     let rms = root_mean_square(x.clone(), eps);
-    x / rms * weight.unsqueeze()
+    in_type(x / rms * weight.unsqueeze(), dtype)
 }
 
 /// See [`ModelBackend::rms_norm_backward`](crate::ModelBackend::rms_norm_backward).
@@ -19,13 +33,16 @@ pub fn rms_norm_backward<B: Backend>(
     grad: Tensor<B, 2>,
     eps: f64,
 ) -> (Tensor<B, 2>, Tensor<B, 1>) {
+    let (dtype, weight_type) = (x.dtype(), weight.dtype());
+    let (x, weight, grad) = (widened(x), widened(weight), widened(grad));
     let rms = root_mean_square(x.clone(), eps);
     let normed = x / rms.clone();
     let d_weight = (grad.clone() * normed.clone()).sum_dim(0).squeeze_dim(0);
     let d_normed = grad * weight.unsqueeze();
     // The part of the gradient along x itself is what the norm takes away.
     let along = (d_normed.clone() * normed.clone()).mean_dim(1);
-    ((d_normed - normed * along) / rms, d_weight)
+    let d_x = (d_normed - normed * along) / rms;
+    (in_type(d_x, dtype), in_type(d_weight, weight_type))
 }
 
 fn root_mean_square<B: Backend>(x: Tensor<B, 2>, eps: f64) -> Tensor<B, 2> {
@@ -39,11 +56,13 @@ pub fn rotate_half<B: Backend>(
     sin: Tensor<B, 4>,
 ) -> Tensor<B, 4> {
     let [_, _, _, head_dim] = x.dims();
+    let dtype = x.dtype();
+    let (x, cos, sin) = (widened(x), widened(cos), widened(sin));
     let first = x.clone().narrow(3, 0, head_dim / 2);
     let second = x.narrow(3, head_dim / 2, head_dim / 2);
     let rotated_first = first.clone() * cos.clone() - second.clone() * sin.clone();
     let rotated_second = second * cos + first * sin;
-    Tensor::cat(vec![rotated_first, rotated_second], 3)
+    in_type(Tensor::cat(vec![rotated_first, rotated_second], 3), dtype)
 }
 
 /// See [`ModelBackend::gated`](crate::ModelBackend::gated).
@@ -52,7 +71,8 @@ pub fn gated<B: Backend>(
     up: Tensor<B, 2>,
     activation: Activation,
 ) -> Tensor<B, 2> {
-    activation.apply(gate) * up
+    let dtype = gate.dtype();
+    in_type(activation.apply(widened(gate)) * widened(up), dtype)
 }
 
 /// See [`ModelBackend::gated_backward`](crate::ModelBackend::gated_backward).
@@ -62,8 +82,11 @@ pub fn gated_backward<B: Backend>(
     grad: Tensor<B, 2>,
     activation: Activation,
 ) -> (Tensor<B, 2>, Tensor<B, 2>) {
+    let dtype = gate.dtype();
+    let (gate, up, grad) = (widened(gate), widened(up), widened(grad));
     let d_up = grad.clone() * activation.apply(gate.clone());
-    (grad * up * activation.derivative(gate), d_up)
+    let d_gate = grad * up * activation.derivative(gate);
+    (in_type(d_gate, dtype), in_type(d_up, dtype))
 }
 
 /// See [`ModelBackend::attention_forward`](crate::ModelBackend::attention_forward).
@@ -76,13 +99,15 @@ pub fn attention_forward<B: Backend>(
 ) -> (Tensor<B, 4>, Tensor<B, 3>) {
     let [batch, heads, seq, head_dim] = q.dims();
     let [_, kv_heads, _, _] = k.dims();
+    let dtype = q.dtype();
+    let (q, k, v) = (widened(q), widened(k), widened(v));
     let scores = scores(q, k, mask, scale);
     let greatest = scores.clone().max_dim(3);
     let exponents = (scores - greatest.clone()).exp();
     let sum = exponents.clone().sum_dim(3);
     let y = stacked(exponents / sum.clone(), kv_heads).matmul(v);
     let log_sum = (sum.log() + greatest).reshape([batch, heads, seq]);
-    (y.reshape([batch, heads, seq, head_dim]), log_sum)
+    (in_type(y.reshape([batch, heads, seq, head_dim]), dtype), log_sum)
 }
 
 /// See [`ModelBackend::attention_backward`](crate::ModelBackend::attention_backward).
@@ -99,6 +124,8 @@ pub fn attention_backward<B: Backend>(
 ) -> AttentionGradients<B> {
     let [batch, heads, seq, head_dim] = q.dims();
     let [_, kv_heads, keys, _] = k.dims();
+    let dtype = q.dtype();
+    let [q, k, v, out, grad] = [q, k, v, out, grad].map(widened);
     let unstack = |x: Tensor<B, 4>| x.reshape([batch, heads, seq, keys]);
     let shares = (scores(q.clone(), k.clone(), mask, scale) - log_sum.unsqueeze_dim(3)).exp();
     let stacked_grad = stacked(grad.clone(), kv_heads);
@@ -109,6 +136,7 @@ pub fn attention_backward<B: Backend>(
     let d_scores = stacked(shares * (d_shares - along) * scale, kv_heads);
     let d_q = d_scores.clone().matmul(k).reshape([batch, heads, seq, head_dim]);
     let d_k = d_scores.transpose().matmul(stacked(q, kv_heads));
+    let [d_q, d_k, d_v] = [d_q, d_k, d_v].map(|gradient| in_type(gradient, dtype));
     AttentionGradients { d_q, d_k, d_v }
 }
 
@@ -142,6 +170,7 @@ pub fn cross_entropy_sum<B: Backend>(
     targets: Tensor<B, 1, Int>,
 ) -> Tensor<B, 1> {
     let [rows, _] = logits.dims();
+    let logits = widened(logits);
     let log_sum = log_sum_exp(logits.clone());
     let chosen = logits.gather(1, targets.reshape([rows, 1]));
     (log_sum - chosen).sum()
@@ -153,13 +182,21 @@ pub fn cross_entropy_with_grad<B: Backend>(
     targets: Tensor<B, 1, Int>,
 ) -> (Tensor<B, 1>, Tensor<B, 2>) {
     let [rows, _] = logits.dims();
-    let targets = targets.reshape([rows, 1]);
+    let (targets, dtype) = (targets.reshape([rows, 1]), logits.dtype());
+    let logits = widened(logits);
     let log_sum = log_sum_exp(logits.clone());
     let chosen = logits.clone().gather(1, targets.clone());
     let sum = (log_sum.clone() - chosen.clone()).sum();
     let shares = (logits - log_sum).exp();
     let minus_one = chosen.ones_like().neg();
-    (sum, shares.scatter(1, targets, minus_one, IndexingUpdateOp::Add))
+    let gradient = shares.scatter(1, targets, minus_one, IndexingUpdateOp::Add);
+    (sum, in_type(gradient, dtype))
+}
+
+/// See [`ModelBackend::scaled`](crate::ModelBackend::scaled).
+pub fn scaled<B: Backend>(x: Tensor<B, 2>, factor: Tensor<B, 1>) -> Tensor<B, 2> {
+    let dtype = x.dtype();
+    x * in_type(factor, dtype).unsqueeze()
 }
 
 fn log_sum_exp<B: Backend>(logits: Tensor<B, 2>) -> Tensor<B, 2> {

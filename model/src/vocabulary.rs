@@ -4,6 +4,7 @@ use burn::module::{Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_lora::{TokenRows, rows_of};
 use emberlm_quant::host::float_tensor;
+use emberlm_quant::portable::in_type;
 use emberlm_quant::{QuantBackend, Weight};
 
 use crate::CausalLm;
@@ -49,14 +50,21 @@ impl<B: QuantBackend> CausalLm<B> {
     pub fn merge_tokens(mut self) -> Self {
         let embedding = &mut self.model.embed_tokens;
         if let Some(tokens) = embedding.tokens.take() {
-            let weight = tokens.replace_rows(embedding.weight.val().detach()).detach();
+            let weight = with_rows(embedding.weight.val().detach(), &tokens);
             embedding.weight = Param::initialized(ParamId::new(), weight);
         }
         if let (Some(head), Some(tokens)) = (&mut self.lm_head, self.head_tokens.take()) {
-            head.weight = Weight::dense(tokens.replace_rows(head.weight.to_dense()).detach());
+            head.weight = Weight::dense(with_rows(head.weight.to_dense(), &tokens));
         }
         self
     }
+}
+
+/// The table with rows in their place, in the table's type.
+fn with_rows<B: Backend>(table: Tensor<B, 2>, rows: &TokenRows<B>) -> Tensor<B, 2> {
+    let held_in = table.dtype();
+    let table = in_type(table, rows.rows.val().dtype());
+    in_type(rows.replace_rows(table), held_in).detach()
 }
 
 fn grown_param<B: Backend>(table: Param<Tensor<B, 2>>, vocab: usize) -> Param<Tensor<B, 2>> {
@@ -75,5 +83,6 @@ fn grown<B: Backend>(table: Tensor<B, 2>, vocab: usize) -> Tensor<B, 2> {
     let mean: Vec<f32> = sums.iter().map(|sum| (sum / rows as f64) as f32).collect();
     let is_trained = table.is_require_grad();
     let new = float_tensor(mean.repeat(more), [more, width], &table.device());
+    let new = in_type(new, table.dtype());
     Tensor::cat(vec![table.detach(), new], 0).detach().set_require_grad(is_trained)
 }

@@ -10,7 +10,8 @@ use burn::tensor::Tensor;
 use emberlm_lora::Linear;
 use emberlm_lora::random::{generator, normal};
 use emberlm_quant::bnb::{self, StoredMatrix};
-use emberlm_quant::host::float_tensor;
+use emberlm_quant::host::{float_tensor_in, float_type};
+use emberlm_quant::portable::in_type;
 use emberlm_quant::tensor_file::FloatDtype;
 use emberlm_quant::{
     QuantBackend, QuantFormat, Quantization, Quantized, QuantizedMatrix, TensorFile,
@@ -79,6 +80,16 @@ pub enum LoadError {
         /// The form asked for.
         asked: QuantFormat,
     },
+    /// A float type that the device has not.
+    #[error(
+        "dtype {dtype} is not to be had here: the backend, or its device, has no such type. {instead}"
+    )]
+    NoFloatType {
+        /// The type.
+        dtype: &'static str,
+        /// What there is.
+        instead: &'static str,
+    },
     /// The file system refused.
     #[error("{path}: {source}")]
     Io {
@@ -87,6 +98,42 @@ pub enum LoadError {
         /// What the system said.
         source: std::io::Error,
     },
+}
+
+/// How the weights of a model are held.
+#[derive(Debug, Clone, Copy)]
+pub struct WeightForm<'a> {
+    /// The float type of what is dense. Activations have it too, unless the backend computes in a wider one
+    /// ([`QuantBackend::activation_type`]); adapters are f32 always.
+    pub dtype: FloatDtype,
+    /// How the weights of the linear layers are quantized; `None`: they stay as they are stored.
+    pub quantization: Option<&'a Quantization>,
+}
+
+impl Default for WeightForm<'_> {
+    /// In f32, linear layers as they are stored.
+    fn default() -> Self {
+        Self { dtype: FloatDtype::F32, quantization: None }
+    }
+}
+
+impl WeightForm<'_> {
+    /// Refuses a float type that a device has not.
+    ///
+    /// # Errors
+    /// [`LoadError::NoFloatType`].
+    pub fn check<B: QuantBackend>(&self, device: &B::Device) -> Result<(), LoadError> {
+        let has = |dtype| B::has_float_type(dtype, device);
+        if has(self.dtype) {
+            return Ok(());
+        }
+        let instead = match self.dtype {
+            FloatDtype::Bf16 if has(FloatDtype::F16) => "Use f16, or f32",
+            FloatDtype::F16 if has(FloatDtype::Bf16) => "Use bf16, or f32",
+            _ => "Use f32, or a backend that has it: flex, or a GPU",
+        };
+        Err(LoadError::NoFloatType { dtype: self.dtype.name(), instead })
+    }
 }
 
 /// A checkpoint that has been opened, and found to fit a configuration. Its tensors are read one by one.
@@ -276,23 +323,26 @@ pub fn load<B: QuantBackend>(
 ) -> Result<(ModelConfig, CausalLm<B>), LoadError> {
     let config = ModelConfig::read(&folder.join("config.json"))?;
     let checkpoint = Checkpoint::open(folder, &config)?;
-    let model = from_checkpoint(&config, &checkpoint, None, device)?;
+    let model = from_checkpoint(&config, &checkpoint, WeightForm::default(), device)?;
     Ok((config, model))
 }
 
-/// Builds a model from an open checkpoint, tensor by tensor. With a `quantization`, each linear layer's weight is
-/// quantized as soon as it is read, so that no more than one of them is ever dense.
+/// Builds a model from an open checkpoint, tensor by tensor. With a quantization, each linear layer's weight is
+/// quantized as soon as it is read, so that no more than one of them is ever dense; what stays dense is rounded to the
+/// form's float type.
 ///
 /// A checkpoint that is quantized stays as it is stored.
 ///
 /// # Errors
-/// [`LoadError::Tensors`], among them a NaN in a weight; [`LoadError::StoredOtherwise`].
+/// [`LoadError::Tensors`], among them a NaN in a weight; [`LoadError::StoredOtherwise`]; [`LoadError::NoFloatType`].
 pub fn from_checkpoint<B: QuantBackend>(
     config: &ModelConfig,
     checkpoint: &Checkpoint,
-    quantization: Option<&Quantization>,
+    form: WeightForm<'_>,
     device: &B::Device,
 ) -> Result<CausalLm<B>, LoadError> {
+    form.check::<B>(device)?;
+    let WeightForm { dtype, quantization } = form;
     if let (Some(stored), Some(asked)) = (checkpoint.format(), quantization.map(|q| q.format))
         && stored != asked
     {
@@ -310,15 +360,28 @@ pub fn from_checkpoint<B: QuantBackend>(
             (values, ..) => values,
         })
     };
-    build(config, device, &mut values)
+    build(config, dtype, device, &mut values)
 }
 
 /// A model with random weights, for pre-training: matrices normal with the configuration's deviation, biases 0, norms 1.
 ///
 /// Each tensor depends on `seed` and its own key alone.
 pub fn random<B: QuantBackend>(config: &ModelConfig, seed: u64, device: &B::Device) -> CausalLm<B> {
+    random_in(config, FloatDtype::F32, seed, device)
+}
+
+/// As [`random`], rounded to a float type and held in it.
+///
+/// # Panics
+/// Some backends, if they have no such type ([`QuantBackend::has_float_type`]).
+pub fn random_in<B: QuantBackend>(
+    config: &ModelConfig,
+    dtype: FloatDtype,
+    seed: u64,
+    device: &B::Device,
+) -> CausalLm<B> {
     let deviation = config.initializer_range as f32;
-    let built = build(config, device, &mut |key, shape| {
+    let built = build(config, dtype, device, &mut |key, shape| {
         let n = shape.iter().product();
         let values = match shape {
             [_] if key.ends_with("bias") => vec![0.0; n],
@@ -339,10 +402,12 @@ type ValuesOf<'a, E> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Values, E>;
 /// Puts a model together from the values of each tensor.
 fn build<B: QuantBackend, E>(
     config: &ModelConfig,
+    dtype: FloatDtype,
     device: &B::Device,
     values: ValuesOf<'_, E>,
 ) -> Result<CausalLm<B>, E> {
     let shapes: BTreeMap<String, Vec<usize>> = config.tensors().into_iter().collect();
+    let held = float_type::<B>(dtype);
     // Shared by the closures below, which are called one after another.
     let values = RefCell::new(values);
     let read = |key: &str, shape: &[usize]| (values.borrow_mut())(key, shape);
@@ -354,7 +419,9 @@ fn build<B: QuantBackend, E>(
     };
     let vector = |key: String| -> Result<Option<Tensor<B, 1>>, E> {
         let Some(shape @ &[n]) = shapes.get(&key).map(Vec::as_slice) else { return Ok(None) };
-        Ok(Some(float_tensor(dense(&key, shape)?, [n], device)))
+        let values = float_tensor_in(dense(&key, shape)?, [n], held, device);
+        // Norms and biases are added to and multiplied with activations, and take no room.
+        Ok(Some(in_type(values, B::activation_type(held))))
     };
     const LISTED: &str = "`ModelConfig::tensors` lists it";
     let linear = |key: String| -> Result<Option<Linear<B>>, E> {
@@ -363,7 +430,9 @@ fn build<B: QuantBackend, E>(
             return Ok(None);
         };
         let weight = match read(&name, shape)? {
-            Values::Dense(values) => Weight::dense(float_tensor(values, [d_out, d_in], device)),
+            Values::Dense(values) => {
+                Weight::dense(float_tensor_in(values, [d_out, d_in], held, device))
+            }
             Values::Quantized(matrix) => Weight::Quantized(Quantized::new(matrix, device)),
         };
         Ok(Some(Linear::new(weight, vector(format!("{key}.bias"))?)))
@@ -374,7 +443,7 @@ fn build<B: QuantBackend, E>(
     };
     let shape = [config.vocab_size, config.hidden_size];
     let embedding = dense("model.embed_tokens.weight", &shape)?;
-    let embedding = float_tensor(embedding, shape, device);
+    let embedding = float_tensor_in(embedding, shape, held, device);
     let layer = |i: usize| -> Result<DecoderLayer<B>, E> {
         let key = |name: &str| format!("model.layers.{i}.{name}");
         let proj = |name: &str| Ok(linear(key(name))?.expect(LISTED));

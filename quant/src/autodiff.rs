@@ -1,25 +1,52 @@
-//! Multiplying by a quantized weight under autodiff: a node that keeps codes only.
+//! Multiplying by a frozen weight under autodiff: a node that keeps the weight as it is held, and nothing else.
 //!
-//! Composed of ordinary operations, the dense weight would stay in the graph until backward, and quantizing would save
-//! nothing. This node keeps the packed weight, which the model holds anyway, and dequantizes again in backward.
+//! Composed of ordinary operations, a weight that is quantized, or of 16 bits beside f32, would stay in the graph as an f32
+//! copy until backward, and holding less would save nothing. The product itself would be held too, and the gradient of
+//! logits could not take their place.
 
 use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
-use burn::tensor::{Tensor, TensorPrimitive};
+use burn::tensor::{DType, Tensor, TensorPrimitive};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::base::Checkpointer;
 use burn_autodiff::checkpoint::strategy::CheckpointStrategy;
 use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, Ops, OpsKind};
 
-use crate::{Packing, QuantBackend, Quantized};
+use crate::tensor_file::FloatDtype;
+use crate::{Packing, QuantBackend, Quantized, portable};
 
 impl<B: QuantBackend, C: CheckpointStrategy> QuantBackend for Autodiff<B, C> {
     const PACKING: Packing = B::PACKING;
 
-    fn dequantize_weight(weight: &Quantized<Self>) -> Tensor<Self, 2> {
-        Tensor::from_inner(B::dequantize_weight(&weight.valid()))
+    fn has_float_type(dtype: FloatDtype, device: &Self::Device) -> bool {
+        B::has_float_type(dtype, device)
+    }
+
+    fn activation_type(weights: DType) -> DType {
+        B::activation_type(weights)
+    }
+
+    fn matmul_dense(x: Tensor<Self, 2>, weight: Tensor<Self, 2>) -> Tensor<Self, 2> {
+        let weight = primitive(weight);
+        if !weight.node.requirement.is_none() {
+            return portable::matmul_dense(x, tensor(weight));
+        }
+        let (x, weight) = (primitive(x), tensor(weight.primitive));
+        let forward = |x, weight| primitive(B::matmul_dense(tensor(x), weight));
+        let node = MatmulFrozen.prepare::<C>([x.node.clone()]).compute_bound();
+        tensor(match node.stateful() {
+            OpsKind::Tracked(prep) => {
+                let y = forward(x.primitive, weight.clone());
+                prep.finish(primitive(weight), y)
+            }
+            OpsKind::UnTracked(prep) => prep.finish(forward(x.primitive, weight)),
+        })
+    }
+
+    fn dequantize_weight(weight: &Quantized<Self>, dtype: DType) -> Tensor<Self, 2> {
+        Tensor::from_inner(B::dequantize_weight(&weight.valid(), dtype))
     }
 
     fn matmul_quantized(x: Tensor<Self, 2>, weight: &Quantized<Self>) -> Tensor<Self, 2> {
@@ -39,7 +66,24 @@ impl<B: QuantBackend, C: CheckpointStrategy> QuantBackend for Autodiff<B, C> {
         grad: Tensor<Self, 2>,
         weight: &Quantized<Self>,
     ) -> Tensor<Self, 2> {
-        grad.matmul(Self::dequantize_weight(weight))
+        let dense = Self::dequantize_weight(weight, grad.dtype());
+        grad.matmul(dense)
+    }
+}
+
+/// By a dense weight that is frozen.
+#[derive(Debug)]
+struct MatmulFrozen;
+
+impl<B: QuantBackend> Backward<B, 1> for MatmulFrozen {
+    type State = FloatTensor<B>;
+
+    fn backward(self, ops: Ops<Self::State, 1>, grads: &mut Gradients, _: &mut Checkpointer) {
+        let grad = tensor(grads.consume::<B>(&ops.node));
+        if let [Some(node)] = ops.parents {
+            let d_x = B::matmul_dense_backward(grad, tensor(ops.state));
+            grads.register::<B>(node.id, primitive(d_x));
+        }
     }
 }
 

@@ -1,8 +1,13 @@
 //! The backend's share of a weight: multiplying by it.
 
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::{DType, Tensor, backend::Backend};
 
+use crate::tensor_file::FloatDtype;
 use crate::{Blockwise, DynamicMap, Packing, Quantized, blockwise, portable};
+
+/// Elements of the panels in which the CPU kernels decode a weight: 16 MiB in f32, large enough that cutting a weight up
+/// costs the product nothing.
+pub const PANEL: usize = 1 << 22;
 
 /// A backend that multiplies by every form of [`Weight`](crate::Weight).
 ///
@@ -12,24 +17,43 @@ pub trait QuantBackend: Backend {
     /// How bytes lie on the device.
     const PACKING: Packing = Packing::Words;
 
-    /// `x · Wᵀ` for a dense weight.
+    /// Whether weights of this type can be held and computed with on a device. Every backend has f32 (or, in its place,
+    /// its own float type).
+    fn has_float_type(dtype: FloatDtype, device: &Self::Device) -> bool {
+        let _ = device;
+        dtype == FloatDtype::F32
+    }
+
+    /// The type of activations beside weights of type `weights`.
+    fn activation_type(weights: DType) -> DType {
+        weights
+    }
+
+    /// `x · Wᵀ` for a dense weight, in the type of `x`, which the weight need not have. Under autodiff the product with a
+    /// frozen weight is a node of its own (`autodiff.rs`).
     ///
     /// # Shapes
     /// - `x`: `[tokens, d_in]`
     /// - `weight`: `[d_out, d_in]`, as Hugging Face stores it
     /// - output: `[tokens, d_out]`
     fn matmul_dense(x: Tensor<Self, 2>, weight: Tensor<Self, 2>) -> Tensor<Self, 2> {
-        x.matmul(weight.transpose())
+        portable::matmul_dense(x, weight)
     }
 
-    /// A quantized weight as a dense matrix `[d_out, d_in]`.
-    fn dequantize_weight(weight: &Quantized<Self>) -> Tensor<Self, 2> {
-        portable::dequantize(weight)
+    /// The gradient of [`matmul_dense`](Self::matmul_dense) by `x`, `grad · W`: `[tokens, d_out] -> [tokens, d_in]`.
+    fn matmul_dense_backward(grad: Tensor<Self, 2>, weight: Tensor<Self, 2>) -> Tensor<Self, 2> {
+        portable::matmul_dense_backward(grad, weight)
+    }
+
+    /// A quantized weight as a dense matrix `[d_out, d_in]` of this float type.
+    fn dequantize_weight(weight: &Quantized<Self>, dtype: DType) -> Tensor<Self, 2> {
+        portable::dequantize(weight, dtype)
     }
 
     /// `x · Wᵀ` for a quantized weight: `[tokens, d_in] -> [tokens, d_out]`.
     fn matmul_quantized(x: Tensor<Self, 2>, weight: &Quantized<Self>) -> Tensor<Self, 2> {
-        x.matmul(Self::dequantize_weight(weight).transpose())
+        let dense = Self::dequantize_weight(weight, x.dtype());
+        x.matmul(dense.transpose())
     }
 
     /// The gradient of [`matmul_quantized`](Self::matmul_quantized) by `x`, `grad · W`:
@@ -38,7 +62,8 @@ pub trait QuantBackend: Backend {
         grad: Tensor<Self, 2>,
         weight: &Quantized<Self>,
     ) -> Tensor<Self, 2> {
-        grad.matmul(Self::dequantize_weight(weight))
+        let dense = Self::dequantize_weight(weight, grad.dtype());
+        grad.matmul(dense)
     }
 
     /// A vector in 8 bits, block by block: `[len]`. No gradient goes through it.

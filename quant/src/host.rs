@@ -1,7 +1,9 @@
 //! Tensors from numbers of the host.
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{Element, Int, Tensor, TensorData};
+use burn::tensor::{DType, Element, Int, Tensor, TensorData};
+
+use crate::tensor_file::FloatDtype;
 
 /// A float tensor in the backend's own float type.
 ///
@@ -12,7 +14,26 @@ pub fn float_tensor<B: Backend, const D: usize>(
     shape: [usize; D],
     device: &B::Device,
 ) -> Tensor<B, D> {
-    Tensor::from_data(TensorData::new(values, shape), (device, B::FloatElem::dtype()))
+    float_tensor_in(values, shape, B::FloatElem::dtype(), device)
+}
+
+/// A float tensor in a given float type.
+pub fn float_tensor_in<B: Backend, const D: usize>(
+    values: Vec<f32>,
+    shape: [usize; D],
+    dtype: DType,
+    device: &B::Device,
+) -> Tensor<B, D> {
+    Tensor::from_data(TensorData::new(values, shape), (device, dtype))
+}
+
+/// What a backend holds tensors of this type in: f32 is its own float type, which may be wider.
+pub fn float_type<B: Backend>(dtype: FloatDtype) -> DType {
+    match dtype {
+        FloatDtype::F32 => B::FloatElem::dtype(),
+        FloatDtype::F16 => DType::F16,
+        FloatDtype::Bf16 => DType::BF16,
+    }
 }
 
 /// A tensor of token ids or positions, in the backend's own int type.

@@ -27,7 +27,7 @@ pub mod tensor_file;
 mod tensor_writer;
 mod weight;
 
-pub use backend::QuantBackend;
+pub use backend::{PANEL, QuantBackend};
 pub use blockwise::Blockwise;
 pub use codec::QuantizedMatrix;
 pub use codec::blockwise::{BlockwiseVector, DynamicMap};

@@ -1,11 +1,28 @@
-//! Dequantizing by Burn's own operations, on any backend. Kernels are tested against it.
+//! Products and dequantizing by Burn's own operations, on any backend. Kernels are tested against them.
 
-use burn::tensor::{Element, FloatDType, Tensor, backend::Backend};
+use burn::tensor::{DType, FloatDType, Tensor, backend::Backend};
 
 use crate::quantized::{Quantized, QuantizedScales};
 
-/// The dense matrix `[d_out, d_in]`: `value(code) · scale · unit`, in f32, then in the backend's float type.
-pub fn dequantize<B: Backend>(weight: &Quantized<B>) -> Tensor<B, 2> {
+/// `x · Wᵀ`, in the type of `x`: `[tokens, d_in]`, `[d_out, d_in] -> [tokens, d_out]`.
+pub fn matmul_dense<B: Backend>(x: Tensor<B, 2>, weight: Tensor<B, 2>) -> Tensor<B, 2> {
+    let weight = in_type(weight, x.dtype());
+    x.matmul(weight.transpose())
+}
+
+/// `grad · W`, in the type of `grad`: `[tokens, d_out]`, `[d_out, d_in] -> [tokens, d_in]`.
+pub fn matmul_dense_backward<B: Backend>(grad: Tensor<B, 2>, weight: Tensor<B, 2>) -> Tensor<B, 2> {
+    let weight = in_type(weight, grad.dtype());
+    grad.matmul(weight)
+}
+
+/// The tensor in this type; itself where it has it already.
+pub fn in_type<B: Backend, const D: usize>(tensor: Tensor<B, D>, dtype: DType) -> Tensor<B, D> {
+    if tensor.dtype() == dtype { tensor } else { tensor.cast(FloatDType::from(dtype)) }
+}
+
+/// The dense matrix `[d_out, d_in]`: `value(code) · scale · unit`, in f32, then in `dtype`.
+pub fn dequantize<B: Backend>(weight: &Quantized<B>, dtype: DType) -> Tensor<B, 2> {
     let [d_out, d_in] = weight.dims();
     let codes = match weight.format().bits() {
         4 => weight.codes.unpack_nibbles(),
@@ -19,11 +36,8 @@ pub fn dequantize<B: Backend>(weight: &Quantized<B>) -> Tensor<B, 2> {
         1.0 => scaled,
         unit => scaled * f64::from(unit),
     };
-    scaled
-        .reshape([blocks * weight.block])
-        .narrow(0, 0, d_out * d_in)
-        .reshape([d_out, d_in])
-        .cast(FloatDType::from(B::FloatElem::dtype()))
+    let matrix = scaled.reshape([blocks * weight.block]).narrow(0, 0, d_out * d_in);
+    in_type(matrix.reshape([d_out, d_in]), dtype)
 }
 
 /// One scale a block: `[blocks]`.

@@ -11,7 +11,7 @@ use safetensors::tensor::{Dtype, View};
 use crate::TensorFileError;
 use crate::atomic_file::replace_atomically;
 
-/// The float types that weights are written in.
+/// The float types that weights are written and held in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FloatDtype {
     /// 32 bits.
@@ -29,6 +29,15 @@ impl FloatDtype {
             Self::F32 => "float32",
             Self::F16 => "float16",
             Self::Bf16 => "bfloat16",
+        }
+    }
+
+    /// The name that configurations use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
         }
     }
 

@@ -1,7 +1,7 @@
 //! The matrix of a linear layer.
 
 use burn::module::{Module, Param, ParamId};
-use burn::tensor::{Tensor, backend::Backend};
+use burn::tensor::{Element, Tensor, backend::Backend};
 
 use crate::{QuantBackend, QuantFormat, Quantized};
 
@@ -10,7 +10,7 @@ use crate::{QuantBackend, QuantFormat, Quantized};
 /// A linear layer is a product (weight × bias × adapter), so a new form here multiplies with nothing else.
 #[derive(Module, Debug)]
 pub enum Weight<B: Backend> {
-    /// Every element in the model's float type.
+    /// Every element in a float type: the backend's own, or one of 16 bits.
     Dense(Param<Tensor<B, 2>>),
     /// NF4, FP4 or int8 codes with their scales; always frozen.
     Quantized(Quantized<B>),
@@ -59,11 +59,11 @@ impl<B: Backend> Weight<B> {
 }
 
 impl<B: QuantBackend> Weight<B> {
-    /// The weight as a dense matrix `[d_out, d_in]`.
+    /// The weight as a dense matrix `[d_out, d_in]`, in the type it is held in, or the backend's where it is quantized.
     pub fn to_dense(&self) -> Tensor<B, 2> {
         match self {
             Self::Dense(weight) => weight.val(),
-            Self::Quantized(weight) => B::dequantize_weight(weight),
+            Self::Quantized(weight) => B::dequantize_weight(weight, B::FloatElem::dtype()),
         }
     }
 

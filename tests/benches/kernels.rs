@@ -4,7 +4,7 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 use burn_flex::Flex;
 use criterion::{Criterion, criterion_group, criterion_main};
 use emberlm_lora::LoraBackend;
@@ -154,7 +154,7 @@ fn quantized(criterion: &mut Criterion) {
     let matrix =
         QuantizedMatrix::quantize(&values, [INNER, HIDDEN], &Quantization::new(QuantFormat::Nf4));
     let weight: Quantized<Flex> = Quantized::new(matrix, &Default::default());
-    let dense = || emberlm_quant::portable::dequantize(&weight);
+    let dense = || emberlm_quant::portable::dequantize(&weight, DType::F32);
     for tokens in [1, TOKENS] {
         let x = numbers(2, [tokens, HIDDEN]);
         compare(

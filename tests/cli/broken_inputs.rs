@@ -301,9 +301,9 @@ fn a_backend_that_is_not_built_in() {
 }
 
 #[test]
-fn what_is_not_yet_available() {
-    let command_line = format!("{TRAIN} --set model.dtype=bf16");
-    refused(1, &command_line, &["model.dtype", "bf16", "not yet available"], |_| ());
+fn a_dtype_that_the_backend_has_not() {
+    let command_line = format!("{TRAIN} --backend ndarray --dtype bf16");
+    refused(1, &command_line, &["dtype bf16", "no such type", "Use f32"], |_| ());
 }
 
 #[test]

@@ -9,7 +9,7 @@ use anyhow::Result;
 use burn_flex::Flex;
 use emberlm::base::BUILTIN;
 use emberlm::run::stop_ids;
-use emberlm::{Base, Generator, Sampling};
+use emberlm::{Base, Generator, Sampling, WeightForm};
 use emberlm_data::Message;
 
 fn main() -> Result<()> {
@@ -20,7 +20,7 @@ fn main() -> Result<()> {
     // Any backend of Burn will do: the model is generic over it.
     let device = Default::default();
     let base = Base::open_path(Path::new(&folder))?;
-    let model = base.build::<Flex>(None, &device)?;
+    let model = base.build::<Flex>(WeightForm::default(), &device)?;
 
     let prompt = base.tokenizer.render(&[Message::new("user", question)], None, true)?;
     let ids = base.tokenizer.encode(&prompt)?;

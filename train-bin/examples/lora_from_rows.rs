@@ -10,7 +10,7 @@ use burn_flex::Flex;
 use emberlm::base::BUILTIN;
 use emberlm::check::TrainError;
 use emberlm::train::Flow;
-use emberlm::{Base, Plan, Training, train};
+use emberlm::{Base, Plan, Training, WeightForm, train};
 use emberlm_data::{Dataset, ExampleOptions, Message, Row, Source, SourcedRow};
 use emberlm_lora::{LoraConfig, Targets, inject, peft};
 
@@ -18,7 +18,7 @@ fn main() -> Result<()> {
     let folder = std::env::args().nth(1).unwrap_or(BUILTIN.into());
     let device = Default::default();
     let base = Base::open_path(Path::new(&folder))?;
-    let mut model = base.build::<Training<Flex>>(None, &device)?;
+    let mut model = base.build::<Training<Flex>>(WeightForm::default(), &device)?;
 
     let targets = Targets::Names(vec!["q_proj".into(), "v_proj".into()]);
     let lora = LoraConfig { r: 8, alpha: 16.0, targets, ..LoraConfig::default() };

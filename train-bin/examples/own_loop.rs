@@ -9,7 +9,7 @@ use burn::optim::{Optimizer, SgdConfig, momentum::MomentumConfig};
 use burn_flex::Flex;
 use emberlm::base::BUILTIN;
 use emberlm::config::Recompute;
-use emberlm::{Base, Gradients, StepOptions, Training, builtin, loss_and_grads};
+use emberlm::{Base, Gradients, StepOptions, Training, WeightForm, builtin, loss_and_grads};
 use emberlm_data::{Batch, Cursor, Dataset, ExampleOptions, Loader, LoaderOptions};
 use emberlm_lora::{LoraConfig, inject};
 
@@ -19,7 +19,7 @@ fn main() -> Result<()> {
     let folder = std::env::args().nth(1).unwrap_or(BUILTIN.into());
     let device = Default::default();
     let base = Base::open_path(Path::new(&folder))?;
-    let mut model = base.build::<Device>(None, &device)?;
+    let mut model = base.build::<Device>(WeightForm::default(), &device)?;
     let lora = LoraConfig { r: 8, alpha: 16.0, ..LoraConfig::default() };
     inject(model.linears_mut(), &lora, 0, &device)?;
 

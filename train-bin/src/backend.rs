@@ -1,5 +1,7 @@
 //! The backends that are built in, and the choice among them. The only place that asks which are.
 
+use emberlm_quant::tensor_file::FloatDtype;
+
 use crate::config::Backend;
 use crate::step::{TrainBackend, Training};
 
@@ -67,6 +69,14 @@ pub fn resolve(backend: Backend) -> Backend {
         Backend::Auto if gpu::wgpu_has_gpu() => Backend::Wgpu,
         Backend::Auto => Backend::Flex,
         chosen => chosen,
+    }
+}
+
+/// The type of activations beside weights of type `dtype`, on a backend that need not be built in.
+pub fn activations(backend: Backend, dtype: FloatDtype) -> FloatDtype {
+    match resolve(backend) {
+        Backend::Wgpu | Backend::Cuda => dtype,
+        Backend::Flex | Backend::NdArray | Backend::Auto => FloatDtype::F32,
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use emberlm_data::{DataError, TextTokenizer};
 use emberlm_lora::peft::{AdapterFolder, PeftError};
 use emberlm_model::weights::{self, Checkpoint};
-use emberlm_model::{CausalLm, ConfigError, LoadError, ModelConfig};
+use emberlm_model::{CausalLm, ConfigError, LoadError, ModelConfig, WeightForm};
 use emberlm_quant::tensor_file::FloatDtype;
 use emberlm_quant::{QuantBackend, Quantization};
 
@@ -175,28 +175,29 @@ impl Base {
         })
     }
 
-    /// The model on a device, all frozen; its linear layers quantized, if asked for or stored so.
+    /// The model on a device, all frozen, its weights held as asked for; linear layers that are stored quantized stay so.
     ///
     /// # Errors
     /// [`BaseError::Load`].
     pub fn build<B: QuantBackend>(
         &self,
-        quantization: Option<&Quantization>,
+        form: WeightForm<'_>,
         device: &B::Device,
     ) -> Result<CausalLm<B>, BaseError> {
-        if let Some(quantization) = quantization {
+        if let Some(quantization) = form.quantization {
             refuse_unknown_skips(&self.config, quantization)?;
         }
         match &self.weights {
             Weights::Checkpoint(checkpoint) => {
                 let stored =
                     ModelConfig { vocab_size: self.stored_vocabulary, ..self.config.clone() };
-                let model = weights::from_checkpoint(&stored, checkpoint, quantization, device)?;
+                let model = weights::from_checkpoint(&stored, checkpoint, form, device)?;
                 Ok(model.grow_vocabulary(self.config.vocab_size))
             }
             Weights::Random { seed } => {
-                let model = weights::random(&self.config, *seed, device);
-                Ok(match quantization {
+                form.check::<B>(device)?;
+                let model = weights::random_in(&self.config, form.dtype, *seed, device);
+                Ok(match form.quantization {
                     Some(quantization) => model.quantize(quantization),
                     None => model,
                 })
@@ -214,7 +215,7 @@ impl Base {
         device: &B::Device,
     ) -> Result<CausalLm<B>, BaseError> {
         let checkpoint = Checkpoint::open(folder, &self.config)?;
-        Ok(weights::from_checkpoint(&self.config, &checkpoint, None, device)?)
+        Ok(weights::from_checkpoint(&self.config, &checkpoint, WeightForm::default(), device)?)
     }
 
     /// Begins to hash its configuration and its weights.
@@ -241,10 +242,10 @@ impl Base {
     pub fn build_with<B: QuantBackend>(
         &self,
         adapter: Option<&Path>,
-        quantization: Option<&Quantization>,
+        form: WeightForm<'_>,
         device: &B::Device,
     ) -> Result<CausalLm<B>, BaseError> {
-        let mut model = self.build::<B>(quantization, device)?;
+        let mut model = self.build::<B>(form, device)?;
         if let Some(folder) = adapter {
             model = adapted(model, &AdapterFolder::open(folder)?, device)?;
         }

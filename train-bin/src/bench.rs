@@ -3,15 +3,17 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
+use burn::tensor::DType;
 use burn::tensor::backend::Backend;
 use emberlm_data::{Batch, Target};
 use emberlm_lora::random::{generator, unit};
 use emberlm_lora::{InjectError, LoraConfig, inject};
-use emberlm_model::ModelConfig;
+use emberlm_model::{ModelConfig, WeightForm};
+use emberlm_quant::tensor_file::FloatDtype;
 use serde::Serialize;
 
 use crate::base::{Base, BaseError};
-use crate::config::{Quant, Recompute};
+use crate::config::{Dtype, Quant, Recompute};
 use crate::footprint::Workload;
 use crate::grads::Gradients;
 use crate::memory::peak_memory_mib;
@@ -33,6 +35,8 @@ pub struct BenchOptions {
     pub recompute: Recompute,
     /// How the base's linear layers are held; 4-bit ones with double quantization.
     pub quant: Quant,
+    /// The float type of what is dense in the base.
+    pub dtype: Dtype,
     /// Steps that are timed, after one that isn't.
     pub steps: usize,
 }
@@ -90,6 +94,8 @@ pub struct BenchReport {
     pub recompute: String,
     /// How the base's linear layers are held.
     pub quant: String,
+    /// The float type of what is dense in the base.
+    pub dtype: String,
     /// Loss of the last step: it shows that something was computed.
     pub loss: f64,
 }
@@ -113,14 +119,22 @@ pub fn bench<A: TrainBackend>(
     options: &BenchOptions,
     device: &A::Device,
 ) -> Result<BenchReport, BenchError> {
-    let mut model = base.build::<A>(options.quant.quantization(true, &[]).as_ref(), device)?;
+    let quantization = options.quant.quantization(true, &[]);
+    let form = WeightForm { dtype: options.dtype.float(), quantization: quantization.as_ref() };
+    let mut model = base.build::<A>(form, device)?;
     let lora =
         LoraConfig { r: options.rank, alpha: 2.0 * options.rank as f64, ..LoraConfig::default() };
     inject(model.linears_mut(), &lora, 0, device)?;
     let batch = synthetic_batch(&base.config, options);
+    let activations = match model.activation_type() {
+        DType::F32 => FloatDtype::F32,
+        _ => options.dtype.float(),
+    };
     let workload = Workload {
         model: &base.config,
-        quantization: options.quant.quantization(true, &[]),
+        quantization,
+        dtype: options.dtype.float(),
+        activations,
         trainable: &[],
         lora: Some(lora),
         rows: options.batch,
@@ -176,6 +190,7 @@ pub fn bench<A: TrainBackend>(
         supervised: options.supervised,
         recompute: options.recompute.to_string(),
         quant: options.quant.to_string(),
+        dtype: options.dtype.to_string(),
         loss,
     })
 }

@@ -262,15 +262,15 @@ mod tests {
     use emberlm_lora::{LoraConfig, inject};
 
     use super::*;
-    use crate::builtin;
     use crate::config::Recompute;
     use crate::step::{StepOptions, Training, loss_and_grads};
+    use crate::{WeightForm, builtin};
 
     type Device = Training<NdArray<f32>>;
 
     fn first_step() -> (CausalLm<Device>, Gradients<NdArray<f32>>, Batch) {
         let base = builtin::base().unwrap();
-        let mut model = base.build::<Device>(None, &Default::default()).unwrap();
+        let mut model = base.build::<Device>(WeightForm::default(), &Default::default()).unwrap();
         inject(model.linears_mut(), &LoraConfig::default(), 0, &Default::default()).unwrap();
         let rows = &builtin::train_rows().unwrap()[..1];
         let data = Dataset::build(rows, &base.tokenizer, &ExampleOptions::default()).unwrap();

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueHint};
 
+use emberlm_model::WeightForm;
 use emberlm_quant::{QuantFormat, Quantization};
 
 use crate::config::{
@@ -97,6 +98,9 @@ pub struct BenchArgs {
     /// How the weights of the linear layers are held; none: as they are stored
     #[arg(long, default_value_t, value_parser = choice::<Quant>())]
     pub quant: Quant,
+    /// Dtype of the frozen weights, and on GPUs of activations
+    #[arg(long, default_value_t, value_parser = choice::<Dtype>())]
+    pub dtype: Dtype,
     /// Steps that are timed, after one that is not
     #[arg(long, value_name = "N", default_value = "5")]
     pub steps: NonZeroUsize,
@@ -132,6 +136,9 @@ pub struct RunArgs {
     /// Where to compute [model.backend]
     #[arg(long, value_parser = choice::<Backend>())]
     pub backend: Option<Backend>,
+    /// Dtype of the frozen weights, and on GPUs of activations [model.dtype]
+    #[arg(long, value_parser = choice::<Dtype>())]
+    pub dtype: Option<Dtype>,
     /// Any setting, such as `train.steps=100` or `lora.target_modules=[q_proj,v_proj]`; may be
     /// given several times
     #[arg(long, value_name = "SECTION.KEY=VALUE")]
@@ -223,6 +230,9 @@ impl RunArgs {
         if let Some(backend) = self.backend {
             flag("--backend", "model.backend", backend.name().into());
         }
+        if let Some(dtype) = self.dtype {
+            flag("--dtype", "model.dtype", dtype.name().into());
+        }
         overrides
     }
 }
@@ -239,7 +249,7 @@ pub struct ModelArgs {
     /// Where to compute
     #[arg(long, default_value_t, value_parser = choice::<Backend>())]
     pub backend: Backend,
-    /// Dtype of weights and activations
+    /// Dtype of the weights, and on GPUs of activations
     #[arg(long, default_value_t, value_parser = choice::<Dtype>())]
     pub dtype: Dtype,
     /// How the weights of the linear layers are held; none: as they are stored
@@ -257,6 +267,11 @@ impl ModelArgs {
     /// What the loader is asked to do.
     pub fn quantization(&self) -> Option<Quantization> {
         self.quant.quantization(!self.no_double_quant, &self.quant_skip)
+    }
+
+    /// How the weights are to be held, with what [`quantization`](Self::quantization) gave.
+    pub fn form<'a>(&self, quantization: Option<&'a Quantization>) -> WeightForm<'a> {
+        WeightForm { dtype: self.dtype.float(), quantization }
     }
 }
 

@@ -13,7 +13,8 @@ use std::fmt;
 
 use emberlm_lora::{LoraConfig, LoraConfigError};
 use emberlm_model::ModelConfig;
-use emberlm_quant::{QuantFormat, Quantization};
+use emberlm_quant::tensor_file::FloatDtype;
+use emberlm_quant::{PANEL, QuantFormat, Quantization};
 use serde::Serialize;
 
 use crate::config::Recompute;
@@ -44,6 +45,10 @@ pub struct Workload<'a> {
     pub model: &'a ModelConfig,
     /// How the weights of the linear layers are held, if not dense.
     pub quantization: Option<Quantization>,
+    /// The float type of what is dense.
+    pub dtype: FloatDtype,
+    /// The float type of activations.
+    pub activations: FloatDtype,
     /// The adapters; `None`: all weights are trained.
     pub lora: Option<LoraConfig>,
     /// Weights that are trained where there are no adapters, by parts of their names; empty: all.
@@ -121,7 +126,8 @@ impl Workload<'_> {
         let tokens = (self.rows * self.seq) as u64;
         let hidden = self.model.hidden_size as u64;
         let inner = self.model.intermediate_size as u64;
-        let stream = tokens * hidden * FLOAT;
+        let float = self.activations.bytes() as u64;
+        let stream = tokens * hidden * float;
 
         let adapters: u64 = blocks.iter().map(Block::adapter_elements).sum::<u64>() * FLOAT
             + self.head_adapter_elements()? * FLOAT;
@@ -130,7 +136,7 @@ impl Workload<'_> {
         let optimizer = self.optimizer_bytes(&blocks)?;
 
         let reached = blocks.iter().position(Block::is_trained).unwrap_or(blocks.len());
-        let kept = |block: &Block| tokens * block.kept(self, block.index > reached) * FLOAT;
+        let kept = |block: &Block| tokens * block.kept(self, block.index > reached) * float;
         let above = &blocks[reached..];
         // Beside what the blocks keep, their output or its gradient.
         let (activations, one_block) = match self.recompute {
@@ -145,13 +151,15 @@ impl Workload<'_> {
         };
 
         let chunk = chunk_rows(self.model.vocab_size).min(self.targets) as u64;
-        let supervised = self.targets as u64 * hidden * FLOAT;
-        let logits = 2 * chunk * self.model.vocab_size as u64 * FLOAT + 3 * supervised;
+        let supervised = self.targets as u64 * hidden * float;
+        // Their gradient takes the place of those that a frozen head makes.
+        let copies = if self.lora.is_some() { 1 } else { 2 };
+        let logits = copies * chunk * self.model.vocab_size as u64 * float + 3 * supervised;
 
         // The gradients by the block's input and output, and those by the feed-forward's product and its two factors.
         let in_backward = match above {
             [] => 0,
-            _ => tokens * (2 * hidden + 3 * inner) * FLOAT + one_block,
+            _ => tokens * (2 * hidden + 3 * inner) * float + one_block,
         };
         let embedding = (self.model.vocab_size * self.model.hidden_size) as u64 * FLOAT;
         let head = if self.model.tie_word_embeddings { EMBEDDING } else { HEAD };
@@ -164,6 +172,7 @@ impl Workload<'_> {
         let held_over = if self.grad_accumulation > 1 { trained } else { 0 };
         let in_optimizer = 4 * self.largest_trained(&blocks);
 
+        let decoding = self.decoding();
         let base = Footprint {
             weights,
             adapters,
@@ -171,13 +180,22 @@ impl Workload<'_> {
             gradients: 0,
             activations: 0,
             logits: 0,
-            workspace: 0,
+            workspace: decoding,
             overhead: 0,
         };
         let moments = [
             Footprint { activations, logits, gradients: held_over + early, ..base },
-            Footprint { activations, workspace: in_backward, gradients: held_over + early, ..base },
-            Footprint { gradients: held_over + trained, workspace: in_optimizer, ..base },
+            Footprint {
+                activations,
+                workspace: in_backward + decoding,
+                gradients: held_over + early,
+                ..base
+            },
+            Footprint {
+                gradients: held_over + trained,
+                workspace: in_optimizer + decoding,
+                ..base
+            },
         ];
         let [mut most, others @ ..] = moments;
         for other in others {
@@ -289,10 +307,23 @@ impl Workload<'_> {
                     {
                         quantized_bytes(quantization, elements, d_out as u64)
                     }
-                    _ => elements * FLOAT,
+                    (_, [_]) => elements * self.activations.bytes() as u64,
+                    _ => elements * self.dtype.bytes() as u64,
                 }
             })
             .sum()
+    }
+
+    /// The panel in which the CPU decodes weights that are no f32 matrices.
+    fn decoding(&self) -> u64 {
+        let is_half = self.dtype != FloatDtype::F32 && self.activations == FloatDtype::F32;
+        let elements = |&(_, [d_out, d_in]): &(&str, [usize; 2])| (d_out * d_in) as u64;
+        let largest = match (is_half, &self.quantization) {
+            (true, _) => (self.model.vocab_size * self.model.hidden_size) as u64,
+            (false, Some(_)) => self.model.block_linears().iter().map(elements).max().unwrap_or(0),
+            (false, None) => 0,
+        };
+        largest.min(PANEL as u64) * FLOAT
     }
 
     /// Bytes of the largest tensor that the optimizer moves.
@@ -524,6 +555,8 @@ mod tests {
             model,
             quantization: None,
             trainable: &[],
+            dtype: FloatDtype::F32,
+            activations: FloatDtype::F32,
             lora: Some(LoraConfig { r: 8, ..LoraConfig::default() }),
             rows: 12,
             seq: 300,

@@ -68,6 +68,18 @@ impl<B: Backend> Gradients<B> {
         found
     }
 
+    /// Adds `other · factor`.
+    pub fn add_scaled(&mut self, other: Self, factor: f64) {
+        for (name, Gradient { id, value }) in other.by_name {
+            let scaled = value * factor;
+            let value = match self.by_name.remove(&name) {
+                None => scaled,
+                Some(old) => old.value + scaled,
+            };
+            self.by_name.insert(name, Gradient { id, value });
+        }
+    }
+
     /// Names and gradients, sorted by name.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &Gradient<B>)> {
         self.by_name.iter().map(|(name, gradient)| (name.as_str(), gradient))

@@ -45,6 +45,7 @@ mod vocabulary;
 pub use base::Base;
 pub use clip::{ClipConfig, Clipper};
 pub use divergence::{Divergence, divergence};
+pub use emberlm_model::WeightForm;
 pub use evaluate::{Evaluation, evaluate};
 pub use generate::{Generator, Sampling};
 pub use grads::Gradients;

@@ -218,13 +218,14 @@ mod tests {
     use emberlm_lora::{LoraConfig, inject};
 
     use super::*;
-    use crate::builtin;
     use crate::step::Training;
+    use crate::{WeightForm, builtin};
 
     #[test]
     fn what_is_shown_is_what_is_trained() {
         let base = builtin::base().unwrap();
-        let mut model = base.build::<Training<Flex>>(None, &Default::default()).unwrap();
+        let mut model =
+            base.build::<Training<Flex>>(WeightForm::default(), &Default::default()).unwrap();
         inject(model.linears_mut(), &LoraConfig::default(), 0, &Default::default()).unwrap();
         let rows = &builtin::train_rows().unwrap()[..3];
         let data = Dataset::build(rows, &base.tokenizer, &ExampleOptions::default()).unwrap();

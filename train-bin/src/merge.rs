@@ -7,7 +7,7 @@ use emberlm_data::DataError;
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::random::{generator, unit};
 use emberlm_model::{
-    CausalLm, Inputs, LoadError, ModelBackend, ModelConfig, SequenceBatch, weights,
+    CausalLm, Inputs, LoadError, ModelBackend, ModelConfig, SequenceBatch, WeightForm, weights,
 };
 use emberlm_quant::QuantFormat;
 use emberlm_quant::atomic_file::replace_folder;
@@ -144,7 +144,7 @@ pub fn merge<B: ModelBackend>(
     out_folder::check(out, force, &sources)?;
     let dtype = dtype.unwrap_or(base.stored_dtype());
     let trained_on = AdapterFolder::open(adapter).map_err(BaseError::from)?.trained_on;
-    let adapted = base.build_with::<B>(Some(adapter), None, device)?;
+    let adapted = base.build_with::<B>(Some(adapter), WeightForm::default(), device)?;
     let stored_as = adapted.quantized().first().map(|(_, weight)| weight.format());
     let (folded, survivals) = match (requantize, stored_as) {
         (false, _) => (adapted.clone().merge(), None),
@@ -180,8 +180,9 @@ pub fn merge<B: ModelBackend>(
         });
         let moved = match trained_on {
             Some(quantization) if stored_as.is_none() => {
-                let as_trained =
-                    base.build_with::<B>(Some(adapter), Some(&quantization), device)?;
+                let form =
+                    WeightForm { quantization: Some(&quantization), ..WeightForm::default() };
+                let as_trained = base.build_with::<B>(Some(adapter), form, device)?;
                 let divergence = from(&as_trained);
                 Some(Moved { trained_on: quantization.format, divergence })
             }

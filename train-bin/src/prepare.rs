@@ -12,6 +12,7 @@ use emberlm_lora::{LoraConfig, Targets, inject};
 use emberlm_model::CausalLm;
 use emberlm_quant::Quantization;
 
+use crate::backend::activations;
 use crate::base::{Base, BaseError};
 use crate::builtin;
 use crate::config::{
@@ -266,6 +267,8 @@ pub(crate) fn workload<'a>(
     Ok(Workload {
         model: &base.config,
         quantization: stored.or_else(|| config.model.quantization()),
+        dtype: config.model.dtype.float(),
+        activations: activations(config.model.backend, config.model.dtype.float()),
         lora: config.lora.as_ref().map(lora_config).transpose()?,
         trainable: &config.train.trainable,
         rows,

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use emberlm_data::DataError;
-use emberlm_model::{LoadError, weights};
+use emberlm_model::{LoadError, WeightForm, weights};
 use emberlm_quant::atomic_file::replace_folder;
 use emberlm_quant::{QuantBackend, Quantization};
 
@@ -62,7 +62,8 @@ pub fn quantize<B: QuantBackend>(
 ) -> Result<QuantizeReport, QuantizeError> {
     let sources = base.folder.as_deref().map(|folder| ("model", folder));
     out_folder::check(out, force, sources.as_slice())?;
-    let model = base.build::<B>(Some(quantization), device)?;
+    let form = WeightForm { quantization: Some(quantization), ..WeightForm::default() };
+    let model = base.build::<B>(form, device)?;
     let mut report = QuantizeReport { layers: 0, parameters: 0, bytes: 0 };
     for (_, weight) in model.quantized() {
         report.layers += 1;

@@ -15,7 +15,7 @@ use std::borrow::Cow;
 
 use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
-use burn::tensor::{IndexingUpdateOp, Int, Tensor, TensorData};
+use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::BalancedCheckpointing;
 use emberlm_data::{Batch, Target};
@@ -105,6 +105,24 @@ pub struct StepOptions<'a> {
 /// Adds the gradients of `scale · (sum of weight · loss over supervised tokens)` to `gradients` and returns that sum,
 /// unscaled.
 pub fn loss_and_grads<A: TrainBackend>(
+    model: &CausalLm<A>,
+    config: &ModelConfig,
+    batch: &Batch,
+    options: StepOptions<'_>,
+    gradients: &mut Gradients<A::InnerBackend>,
+) -> f64 {
+    if !matches!(model.activation_type(), DType::F16 | DType::BF16) {
+        return staged(model, config, batch, options, gradients);
+    }
+    // In 16 bits the gradients of a mean over thousands of tokens would fall below the least number, or be rounded with
+    // their factor. Those of the sum don't; they are scaled where they arrive, in f32.
+    let mut of_sum = Gradients::default();
+    let loss = staged(model, config, batch, StepOptions { scale: 1.0, ..options }, &mut of_sum);
+    gradients.add_scaled(of_sum, options.scale);
+    loss
+}
+
+fn staged<A: TrainBackend>(
     model: &CausalLm<A>,
     config: &ModelConfig,
     batch: &Batch,

@@ -69,13 +69,14 @@ mod tests {
     use emberlm_lora::walk::count_params;
 
     use super::*;
-    use crate::builtin;
     use crate::step::Training;
+    use crate::{WeightForm, builtin};
 
     #[test]
     fn weights_are_named_by_parts_of_their_paths() {
         let base = builtin::base().unwrap();
-        let model = || base.build::<Training<Flex>>(None, &Default::default()).unwrap();
+        let model =
+            || base.build::<Training<Flex>>(WeightForm::default(), &Default::default()).unwrap();
         let trained = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|&name| name.into()).collect();
             train_named(model(), &names)

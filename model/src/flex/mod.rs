@@ -21,7 +21,7 @@ use views::{contiguous, from_values};
 
 impl ModelBackend for Flex {
     fn rms_norm(x: Tensor<Self, 2>, weight: Tensor<Self, 1>, eps: f64) -> Tensor<Self, 2> {
-        if x.dtype() != DType::F32 {
+        if x.dtype() != DType::F32 || weight.dtype() != DType::F32 {
             return portable::rms_norm(x, weight, eps);
         }
         let dims = x.dims();
@@ -35,7 +35,7 @@ impl ModelBackend for Flex {
         grad: Tensor<Self, 2>,
         eps: f64,
     ) -> (Tensor<Self, 2>, Tensor<Self, 1>) {
-        if x.dtype() != DType::F32 {
+        if x.dtype() != DType::F32 || weight.dtype() != DType::F32 {
             return portable::rms_norm_backward(x, weight, grad, eps);
         }
         let (dims, features) = (x.dims(), weight.dims());
@@ -115,8 +115,8 @@ impl ModelBackend for Flex {
     }
 
     fn scaled(x: Tensor<Self, 2>, factor: Tensor<Self, 1>) -> Tensor<Self, 2> {
-        if x.dtype() != DType::F32 {
-            return x * factor.unsqueeze();
+        if x.dtype() != DType::F32 || factor.dtype() != DType::F32 {
+            return portable::scaled(x, factor);
         }
         let factor = contiguous(factor).values()[0];
         elementwise::scaled(x, factor)

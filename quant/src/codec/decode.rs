@@ -52,18 +52,23 @@ fn pairs(format: QuantFormat) -> Option<&'static Pairs> {
     }
 }
 
-impl CodesView<'_> {
+/// A matrix whose rows can be turned into f32.
+pub(crate) trait Rows: Copy + Sync {
+    /// The values from element `start` on, as many as `out` has room for.
+    fn decode(&self, start: usize, out: &mut [f32]);
+
     /// The values of whole rows of `d_in`, from row `first` on, as many as `out` has room for; in parallel.
-    pub(crate) fn decode_rows(&self, first: usize, d_in: usize, out: &mut [f32]) {
+    fn decode_rows(&self, first: usize, d_in: usize, out: &mut [f32]) {
         // Enough for a thread that starting it is worth while.
         let rows = (1usize << 15).div_ceil(d_in.max(1));
         out.par_chunks_mut((rows * d_in).max(1)).enumerate().for_each(|(i, out)| {
             self.decode((first + i * rows) * d_in, out);
         });
     }
+}
 
-    /// The values from element `start` on, as many as `out` has room for.
-    pub(crate) fn decode(&self, start: usize, out: &mut [f32]) {
+impl Rows for CodesView<'_> {
+    fn decode(&self, start: usize, out: &mut [f32]) {
         let (mut at, mut out) = (start, out);
         while !out.is_empty() {
             let here = (self.block - at % self.block).min(out.len());
@@ -82,7 +87,9 @@ impl CodesView<'_> {
             out = rest;
         }
     }
+}
 
+impl CodesView<'_> {
     #[inline(always)]
     fn decode_nibbles(&self, pairs: &Pairs, start: usize, scale: f32, out: &mut [f32]) {
         let pair = |byte: u8| pairs[usize::from(byte)];

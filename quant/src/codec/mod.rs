@@ -6,7 +6,7 @@ pub mod dynamic;
 mod eight_bit;
 mod four_bit;
 
-pub(crate) use decode::{CodesView, ScalesView};
+pub(crate) use decode::{CodesView, Rows, ScalesView};
 
 use crate::{QuantFormat, Quantization};
 

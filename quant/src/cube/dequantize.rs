@@ -1,6 +1,6 @@
 //! Codes to a dense matrix: a unit decodes a few neighbouring elements and writes them as one vector.
 
-use burn::tensor::{Tensor, TensorPrimitive};
+use burn::tensor::{DType, Tensor, TensorPrimitive};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 use cubecl::calculate_cube_count_elemwise;
@@ -50,6 +50,7 @@ fn dequantize_kernel<F: Float, N: Size>(
 /// The dense matrix; `None` where types or sizes are not those that the kernel is made for.
 pub(super) fn dequantize<R, F, I, BT>(
     weight: &Quantized<CubeBackend<R, F, I, BT>>,
+    dtype: DType,
 ) -> Option<Tensor<CubeBackend<R, F, I, BT>, 2>>
 where
     R: CubeRuntime,
@@ -59,7 +60,6 @@ where
 {
     let [d_out, d_in] = weight.dims();
     let elements = d_out * d_in;
-    let dtype = F::dtype();
     if !has_kernels(dtype) || elements == 0 || u32::try_from(elements).is_err() {
         return None;
     }

@@ -8,11 +8,13 @@ mod dequantize;
 mod few_tokens;
 
 use burn::tensor::backend::Backend;
-use burn::tensor::{DType, Element, Tensor};
+use burn::tensor::{DType, Tensor};
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 use burn_fusion::{Fusion, FusionBackend};
 
+use crate::host::float_type;
 use crate::quantized::{Quantized, QuantizedNested, QuantizedScales};
+use crate::tensor_file::FloatDtype;
 use crate::{PackedBytes, Packing, QuantBackend, QuantFormat, fusion, portable};
 use few_tokens::{FEW_TOKENS, few_tokens};
 use fusion::{FusedOp, OpInputs};
@@ -20,26 +22,40 @@ use fusion::{FusedOp, OpInputs};
 impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> QuantBackend
     for CubeBackend<R, F, I, BT>
 {
-    fn dequantize_weight(weight: &Quantized<Self>) -> Tensor<Self, 2> {
-        dequantize::dequantize(weight).unwrap_or_else(|| portable::dequantize(weight))
+    fn has_float_type(dtype: FloatDtype, device: &Self::Device) -> bool {
+        Self::supports_dtype(device, float_type::<Self>(dtype))
+    }
+
+    fn dequantize_weight(weight: &Quantized<Self>, dtype: DType) -> Tensor<Self, 2> {
+        dequantize::dequantize(weight, dtype).unwrap_or_else(|| portable::dequantize(weight, dtype))
     }
 
     fn matmul_quantized(x: Tensor<Self, 2>, weight: &Quantized<Self>) -> Tensor<Self, 2> {
-        let dense = || Self::dequantize_weight(weight).transpose();
-        few_tokens(&x, weight).unwrap_or_else(|| x.matmul(dense()))
+        few_tokens(&x, weight).unwrap_or_else(|| {
+            let dense = Self::dequantize_weight(weight, x.dtype());
+            x.matmul(dense.transpose())
+        })
     }
 }
 
 impl<B: FusionBackend + QuantBackend> QuantBackend for Fusion<B> {
     const PACKING: Packing = B::PACKING;
 
-    fn dequantize_weight(weight: &Quantized<Self>) -> Tensor<Self, 2> {
+    fn has_float_type(dtype: FloatDtype, device: &Self::Device) -> bool {
+        B::has_float_type(dtype, device)
+    }
+
+    fn activation_type(weights: DType) -> DType {
+        B::activation_type(weights)
+    }
+
+    fn dequantize_weight(weight: &Quantized<Self>, dtype: DType) -> Tensor<Self, 2> {
         let [d_out, d_in] = weight.dims();
-        let outputs = [([d_out, d_in].into(), B::FloatElem::dtype())];
+        let outputs = [([d_out, d_in].into(), dtype)];
         let form = Form::of(weight);
         let op = inputs(FusedOp::<B>::new("dequantize"), weight);
         let [dense] = op.register(outputs, move |inputs| {
-            [fusion::primitive(B::dequantize_weight(&form.weight(inputs)))]
+            [fusion::primitive(B::dequantize_weight(&form.weight(inputs), dtype))]
         });
         fusion::tensor(dense)
     }
@@ -48,7 +64,8 @@ impl<B: FusionBackend + QuantBackend> QuantBackend for Fusion<B> {
         let ([tokens, _], [d_out, _]) = (x.dims(), weight.dims());
         // `Fusion` knows how to join a product with what comes after it, so it is told of one where there is one.
         if tokens > FEW_TOKENS {
-            return x.matmul(Self::dequantize_weight(weight).transpose());
+            let dense = Self::dequantize_weight(weight, x.dtype());
+            return x.matmul(dense.transpose());
         }
         let outputs = [([tokens, d_out].into(), x.dtype())];
         let form = Form::of(weight);

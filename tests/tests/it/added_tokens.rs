@@ -1,7 +1,7 @@
 //! Rows of tokens that are trained by themselves are the rows of the tables, in value and in gradient.
 
-use emberlm::Training;
 use emberlm::config::Recompute;
+use emberlm::{OptimizerBackend, Training};
 use emberlm_lora::peft::{self, AdapterFolder};
 use emberlm_lora::random::{generator, uniform};
 use emberlm_lora::walk::set_trainable;
@@ -68,7 +68,7 @@ fn new_rows_are_the_mean_of_the_old_ones() {
     }
 }
 
-fn rows_are_the_tables_rows<B: ModelBackend>() {
+fn rows_are_the_tables_rows<B: OptimizerBackend>() {
     // With a head of its own, and with the embedding as head.
     for name in ["llama", "llama-tied-bias"] {
         let (_, batch) = golden_batch(name);

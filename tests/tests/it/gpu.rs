@@ -8,7 +8,9 @@
 mod wgpu {
     use burn_wgpu::Wgpu as Gpu;
 
-    use crate::{adapter_goldens, kernels, model_goldens, qlora, quant_goldens, train_goldens};
+    use crate::{
+        adapter_goldens, half_weights, kernels, model_goldens, qlora, quant_goldens, train_goldens,
+    };
 
     #[test]
     fn attention() {
@@ -33,6 +35,11 @@ mod wgpu {
     #[test]
     fn half_precision() {
         kernels::half_precision_is_close::<burn_wgpu::Wgpu<half::f16>>();
+    }
+
+    #[test]
+    fn half_weights() {
+        half_weights::where_the_device_has_them::<Gpu>();
     }
 
     #[test]
@@ -78,7 +85,9 @@ mod wgpu {
 mod cuda {
     use burn_cuda::Cuda as Gpu;
 
-    use crate::{adapter_goldens, kernels, model_goldens, qlora, quant_goldens, train_goldens};
+    use crate::{
+        adapter_goldens, half_weights, kernels, model_goldens, qlora, quant_goldens, train_goldens,
+    };
 
     #[test]
     fn attention() {
@@ -103,6 +112,11 @@ mod cuda {
     #[test]
     fn half_precision() {
         kernels::half_precision_is_close::<burn_cuda::Cuda<half::f16>>();
+    }
+
+    #[test]
+    fn half_weights() {
+        half_weights::where_the_device_has_them::<Gpu>();
     }
 
     #[test]

@@ -192,6 +192,8 @@ pub(crate) fn small_kernels_equal_the_portable_ones<B: ModelBackend>() {
         let (found, expected) =
             (cross_entropy::<B>(rows, features), cross_entropy::<N>(rows, features));
         same(&what("cross-entropy"), found, expected);
+        let (found, expected) = (dense::<B>(rows, features, 7), dense::<N>(rows, features, 7));
+        same(&what("dense"), found, expected);
         let (found, expected) = (delta::<B>(rows, features, 7), delta::<N>(rows, features, 7));
         same(&what("delta"), found, expected);
         let heads = 1 + rows % 3;
@@ -211,7 +213,16 @@ pub(crate) fn everything<B: ModelBackend>() -> Vec<Vec<f64>> {
     results.extend(norm::<B>(200, 96));
     results.extend(gated::<B>(200, 960, Activation::Silu));
     results.extend(cross_entropy::<B>(50, 1000));
+    results.extend(dense::<B>(200, 300, 1000));
     results
+}
+
+/// `x · Wᵀ` and `grad · W`.
+fn dense<B: ModelBackend>(tokens: usize, d_in: usize, d_out: usize) -> [Vec<f64>; 2] {
+    let (x, weight) = (numbers::<B, 2>(1, [tokens, d_in], 1.0), numbers(2, [d_out, d_in], 1.0));
+    let grad = numbers::<B, 2>(3, [tokens, d_out], 1.0);
+    let d_x = B::matmul_dense_backward(grad, weight.clone());
+    [values(B::matmul_dense(x, weight)), values(d_x)]
 }
 
 /// Kernels on values of 16 bits: sums are in f32, so that only inputs and outputs are rounded.

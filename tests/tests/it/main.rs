@@ -6,6 +6,7 @@ mod data_goldens;
 mod finite_differences;
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod gpu;
+mod half_weights;
 mod kernels;
 mod laws;
 mod model_goldens;

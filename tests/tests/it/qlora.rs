@@ -10,7 +10,7 @@ use emberlm_data::{Dataset, ExampleOptions, Format, TextTokenizer, read_rows};
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::random::{generator, normal};
 use emberlm_model::weights::{self, Checkpoint};
-use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
+use emberlm_model::{CausalLm, ModelBackend, ModelConfig, WeightForm};
 use emberlm_quant::host::float_tensor;
 use emberlm_quant::{QuantBackend, QuantFormat, Quantization, Quantized, QuantizedMatrix, Weight};
 use emberlm_tests::{
@@ -27,8 +27,8 @@ fn qlora<B: ModelBackend>(quantization: &Quantization) -> (ModelConfig, CausalLm
     let (folder, device) = (golden_path("models/llama"), Default::default());
     let config = ModelConfig::read(&folder.join("config.json")).unwrap();
     let checkpoint = Checkpoint::open(&folder, &config).unwrap();
-    let mut model =
-        weights::from_checkpoint::<B>(&config, &checkpoint, Some(quantization), &device).unwrap();
+    let form = WeightForm { quantization: Some(quantization), ..WeightForm::default() };
+    let mut model = weights::from_checkpoint::<B>(&config, &checkpoint, form, &device).unwrap();
     assert_eq!(model.quantized().len(), 21, "every layer but the head");
     for named in model.linears_mut() {
         if let Weight::Quantized(weight) = &mut named.linear.weight {

@@ -1,5 +1,6 @@
 //! Codes, scales and values of quantized matrices equal bitsandbytes', byte for byte and bit for bit.
 
+use burn::tensor::Element;
 use emberlm_lora::random::{generator, normal};
 use emberlm_quant::codec::{NestedScales, QuantizedMatrix, Scales, dynamic};
 use emberlm_quant::{QuantBackend, QuantFormat, Quantization, Quantized, TensorFile};
@@ -64,7 +65,7 @@ fn codes_and_scales_have_the_bytes_of_bitsandbytes() {
 fn on_backend<B: QuantBackend>(key: &str, matrix: &QuantizedMatrix) -> Vec<f32> {
     let weight = Quantized::<B>::new(matrix.clone(), &Default::default());
     assert_eq!(weight.to_host(), *matrix, "{key}: back on the host");
-    B::dequantize_weight(&weight).into_data().iter::<f32>().collect()
+    B::dequantize_weight(&weight, B::FloatElem::dtype()).into_data().iter::<f32>().collect()
 }
 
 pub(crate) fn backend_dequantizes_exactly<B: QuantBackend>() {

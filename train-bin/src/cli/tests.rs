@@ -4,6 +4,7 @@ use super::*;
 use crate::config::{self, DataSource, Duration, ModelSource};
 use clap::CommandFactory;
 use clap::error::ErrorKind;
+use emberlm_quant::tensor_file::FloatDtype;
 use std::num::NonZeroU64;
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
@@ -39,6 +40,21 @@ fn flags_of_train_are_settings_that_go_before_set() {
     assert_eq!(config.data.source, source);
     assert_eq!(config.train.output_dir, here("o"));
     assert_eq!(config.train.duration, Duration::Steps(NonZeroU64::new(3).unwrap()));
+}
+
+#[test]
+fn dtype_is_a_setting_of_runs_and_a_flag_of_the_other_commands() {
+    let args = train("train --dtype bf16");
+    let config = config::load_str("[lora]", "run.toml", &args.run.overrides()).unwrap();
+    assert_eq!(config.model.dtype, Dtype::Bf16);
+    let whole = config::load_str("", "run.toml", &args.run.overrides()).unwrap_err().to_string();
+    assert!(whole.contains("(--dtype)") && whole.contains("add [lora]"), "{whole}");
+    let Command::Generate(args) = parse("generate --model m --dtype f16").unwrap() else {
+        panic!()
+    };
+    assert_eq!(args.model.form(None).dtype, FloatDtype::F16);
+    let Command::Bench(args) = parse("bench --model m --dtype bf16").unwrap() else { panic!() };
+    assert_eq!(args.dtype, Dtype::Bf16);
 }
 
 #[test]

@@ -16,6 +16,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<()> {
         supervised: args.supervised,
         recompute: args.recompute,
         quant: args.quant,
+        dtype: args.dtype,
         steps: args.steps.get(),
     };
     let other = args.compare_json.as_ref().map(|path| -> Result<Value> {

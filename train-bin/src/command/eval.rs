@@ -15,10 +15,7 @@ use emberlm_model::{CausalLm, ModelBackend};
 use emberlm_quant::tensor_file::{FloatDtype, NamedTensor, write_tensors};
 use serde_json::json;
 
-use super::refuse_other_dtypes;
-
 pub(crate) fn run(args: &EvalArgs) -> Result<()> {
-    refuse_other_dtypes(&args.model)?;
     let base = Base::open_path(&args.model.model)?.for_adapter(args.model.adapter.as_deref())?;
     let mut rows = read_all(&args.data, args.format.parse()?)?;
     if let Some(limit) = args.limit {
@@ -71,7 +68,8 @@ impl Job for EvalJob<'_> {
     fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output {
         let Self { args, base, data } = self;
         let (adapter, quantization) = (args.model.adapter.as_deref(), args.model.quantization());
-        let model = base.build_with::<A::InnerBackend>(adapter, quantization.as_ref(), &device)?;
+        let form = args.model.form(quantization.as_ref());
+        let model = base.build_with::<A::InnerBackend>(adapter, form, &device)?;
         let batch_size = args.batch_size.get();
         if let Some(path) = &args.logits {
             write_logits(path, base, &model, data, batch_size)?;

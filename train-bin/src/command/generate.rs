@@ -11,10 +11,7 @@ use emberlm::{Base, Generator, Sampling, TrainBackend};
 use emberlm_data::{Message, TextTokenizer};
 use serde_json::json;
 
-use super::refuse_other_dtypes;
-
 pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
-    refuse_other_dtypes(&args.model)?;
     let prompt = match &args.prompt {
         Some(prompt) => prompt.clone(),
         None => {
@@ -36,7 +33,6 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
 }
 
 pub(crate) fn chat(args: &ChatArgs) -> Result<()> {
-    refuse_other_dtypes(&args.model)?;
     let base = Base::open_path(&args.model.model)?.for_adapter(args.model.adapter.as_deref())?;
     with_model(&args.model, &base, Talk { args })?
 }
@@ -77,8 +73,8 @@ fn with_model(args: &ModelArgs, base: &Base, work: impl WithGenerator) -> Result
         fn run<A: TrainBackend>(self, device: A::Device) -> Result<()> {
             let Self { args, base, work } = self;
             let (adapter, quantization) = (args.adapter.as_deref(), args.quantization());
-            let model =
-                base.build_with::<A::InnerBackend>(adapter, quantization.as_ref(), &device)?;
+            let form = args.form(quantization.as_ref());
+            let model = base.build_with::<A::InnerBackend>(adapter, form, &device)?;
             work.run::<A>(Generator::new(&model, &base.config, &base.tokenizer), base)
         }
     }

@@ -6,11 +6,9 @@ use std::fs;
 use anyhow::{Context, Result};
 use emberlm::backend::{Job, run_on};
 use emberlm::cli::{MergeArgs, MergeDtype};
-use emberlm::config::Dtype;
 use emberlm::merge::{MergeOptions, Merged, Moved, Requantized, SAMPLE, merge};
 use emberlm::requantize::Survival;
 use emberlm::{Base, Divergence, TrainBackend};
-use emberlm_quant::tensor_file::FloatDtype;
 
 pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     let sample = match &args.sample {
@@ -123,9 +121,7 @@ impl Job for MergeJob<'_> {
         let Self { args, base, sample } = self;
         let dtype = match args.dtype {
             MergeDtype::Auto => None,
-            MergeDtype::All(Dtype::F32) => Some(FloatDtype::F32),
-            MergeDtype::All(Dtype::F16) => Some(FloatDtype::F16),
-            MergeDtype::All(Dtype::Bf16) => Some(FloatDtype::Bf16),
+            MergeDtype::All(dtype) => Some(dtype.float()),
         };
         let options = MergeOptions {
             adapter: &args.adapter,

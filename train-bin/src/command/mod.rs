@@ -11,18 +11,7 @@ pub(crate) mod reproduce;
 mod stages;
 pub(crate) mod train;
 
-use anyhow::{Result, bail};
-use emberlm::cli::ModelArgs;
-use emberlm::config::Dtype;
-
 /// Arguments that don't go together, beyond what clap can check.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct WrongUsage(pub(crate) String);
-
-fn refuse_other_dtypes(args: &ModelArgs) -> Result<()> {
-    match args.dtype {
-        Dtype::F32 => Ok(()),
-        other => bail!(WrongUsage(format!("--dtype {other} is not yet available; use f32"))),
-    }
-}

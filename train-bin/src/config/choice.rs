@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use emberlm_quant::tensor_file::FloatDtype;
 use emberlm_quant::{QuantFormat, Quantization};
 use serde::Serialize;
 
@@ -90,7 +91,8 @@ impl Choice for Backend {
     }
 }
 
-/// The dtype of frozen weights and activations: `model.dtype`. What is trained is f32 always.
+/// The dtype of frozen weights, and of activations where the backend computes in it: `model.dtype`. What is trained is
+/// f32 always.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Dtype {
@@ -101,6 +103,17 @@ pub enum Dtype {
     Bf16,
     /// 16-bit IEEE float.
     F16,
+}
+
+impl Dtype {
+    /// The crates' own name for it.
+    pub fn float(self) -> FloatDtype {
+        match self {
+            Self::F32 => FloatDtype::F32,
+            Self::Bf16 => FloatDtype::Bf16,
+            Self::F16 => FloatDtype::F16,
+        }
+    }
 }
 
 impl Choice for Dtype {

@@ -19,7 +19,7 @@
 //! config = "config.json"       # or: architecture of a model to train from random weights
 //! tokenizer = "models/llama"   # folder; default: where path or config is
 //! backend = "auto"             # auto | flex | ndarray | wgpu | cuda
-//! dtype = "f32"                # f32 | bf16 | f16: frozen weights and activations
+//! dtype = "f32"                # f32 | bf16 | f16: frozen weights, on GPUs activations too; 16 bits need [lora]
 //! quant = "none"               # none | nf4 | fp4 | int8; needs [lora]
 //! double_quant = true          # quantize the scales of nf4 and fp4 too
 //! quant_skip = ["down_proj"]   # linear layers that stay dense: names, or parts of them from dot to dot

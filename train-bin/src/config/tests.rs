@@ -670,6 +670,18 @@ fn what_is_needed_and_missing_is_named_with_the_reason() {
          cannot be trained themselves; add [lora], or remove model.quant",
     );
     assert!(read("model.quant = 'int8'\n[lora]").is_ok());
+    for dtype in ["bf16", "f16"] {
+        one_fault(
+            &format!("model.dtype = '{dtype}'"),
+            &format!(
+                "run.toml:1:7: `lora` is missing: expected a section [lora], because model.dtype = \"{dtype}\" rounds \
+                 weights to 16 bits, in which the small steps of training would be lost; add [lora], or remove model.dtype"
+            ),
+        );
+        let model = read(&format!("model.dtype = '{dtype}'\n[lora]")).unwrap().model;
+        assert_eq!(model.dtype.float().name(), dtype);
+    }
+    assert!(read("model.dtype = 'f32'").is_ok());
 }
 
 #[test]

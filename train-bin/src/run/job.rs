@@ -5,7 +5,7 @@ use std::path::Path;
 use burn::module::AutodiffModule;
 use emberlm_lora::LoraConfig;
 use emberlm_lora::walk::{ParamCount, count_params};
-use emberlm_model::CausalLm;
+use emberlm_model::{CausalLm, WeightForm};
 
 use super::keeper::Keeper;
 use super::look::Look;
@@ -173,7 +173,14 @@ fn trainable<A: TrainBackend>(
     let seed = config.train.seed;
     let model = match (&config.lora, checkpoint) {
         (None, Some(checkpoint)) => base.build_from::<A>(checkpoint, device)?,
-        _ => base.build::<A>(config.model.quantization().as_ref(), device)?,
+        _ => {
+            let quantization = config.model.quantization();
+            let form = WeightForm {
+                dtype: config.model.dtype.float(),
+                quantization: quantization.as_ref(),
+            };
+            base.build::<A>(form, device)?
+        }
     };
     if let (None, Some((_, weight))) = (&config.lora, model.quantized().first()) {
         let (base, format) = (base.name.clone(), weight.format());

@@ -21,7 +21,7 @@ use crate::base::BaseError;
 use crate::book::Best;
 use crate::check::TrainError;
 use crate::checkpoint::CheckpointError;
-use crate::config::{Backend, Change, Dtype, RunConfig};
+use crate::config::{Backend, Change, RunConfig};
 use crate::evaluate::Evaluation;
 use crate::file_hash::{Hashing, hex};
 use crate::footprint::Need;
@@ -208,9 +208,6 @@ pub enum RunError {
     /// A file of the base model or of the data that can't be read again.
     #[error("the files that the run is made from: {0}")]
     Hashing(#[source] io::Error),
-    /// A setting that this version can't follow yet.
-    #[error("{key} = {value:?} is not yet available; use {instead:?}")]
-    NotYet { key: &'static str, value: String, instead: &'static str },
     /// A base that is stored quantized, to be trained whole.
     #[error(
         "{base} is stored as {format}, and quantized weights cannot be trained themselves. Add a section [lora], or train the dense model it was made from"
@@ -242,7 +239,6 @@ pub fn run(
     options: RunOptions<'_>,
     on_event: &mut dyn FnMut(Event<'_>),
 ) -> Result<Report, RunError> {
-    refuse_what_is_not_yet(config)?;
     let start = match options.resume.as_ref().filter(|_| !options.dry_run) {
         None => Start::Fresh,
         Some(resume) => {
@@ -314,7 +310,6 @@ impl Hashes {
 /// # Errors
 /// [`RunError`], as for the run itself as far as its configuration, its data and its model's files are concerned.
 pub fn memory_need(config: &RunConfig, available: Option<u64>) -> Result<Need, RunError> {
-    refuse_what_is_not_yet(config)?;
     let base = open_base(config)?;
     let data = Data::read(config, &base.tokenizer, &mut |_| ())?;
     let available = available.or_else(|| self::available(resolve(config.model.backend)));
@@ -327,14 +322,6 @@ fn available(backend: Backend) -> Option<u64> {
     match backend {
         Backend::Flex | Backend::NdArray => available_memory(),
         Backend::Auto | Backend::Wgpu | Backend::Cuda => None,
-    }
-}
-
-fn refuse_what_is_not_yet(config: &RunConfig) -> Result<(), RunError> {
-    let refuse = |key, value: String, instead| Err(RunError::NotYet { key, value, instead });
-    match config.model.dtype {
-        Dtype::F32 => Ok(()),
-        dtype => refuse("model.dtype", dtype.to_string(), "f32"),
     }
 }
 

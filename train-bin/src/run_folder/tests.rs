@@ -2,8 +2,8 @@ use burn_flex::Flex;
 
 use super::*;
 use crate::book::Book;
-use crate::builtin;
 use crate::train::Plan;
+use crate::{WeightForm, builtin};
 
 fn config(place: &tempfile::TempDir) -> RunConfig {
     let mut config = RunConfig::default();
@@ -29,7 +29,7 @@ impl Saver {
     fn new(config: &RunConfig) -> Self {
         let folder = RunFolder::create(config).unwrap();
         let base = builtin::base().unwrap();
-        let model = base.build::<Flex>(None, &Default::default()).unwrap();
+        let model = base.build::<Flex>(WeightForm::default(), &Default::default()).unwrap();
         Self { folder, base, model, book: Book::default() }
     }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::Check;
-use crate::config::choice::Quant;
+use crate::config::choice::{Dtype, Quant};
 use crate::config::error::{Fault, FaultKind};
 use crate::config::raw::{Field, RawModel};
 use crate::config::{ModelSection, ModelSource};
@@ -61,10 +61,22 @@ impl Check {
             });
         }
         let quant_skip = self.quant_skip(raw.quant_skip, quant);
+        let dtype = self.choice("model.dtype", raw.dtype, default.dtype);
+        if dtype != Dtype::F32 && !with_lora {
+            let kind = FaultKind::Missing {
+                key: "lora".to_owned(),
+                expected: "a section [lora]",
+                because: format!(
+                    "model.dtype = \"{dtype}\" rounds weights to 16 bits, in which the small steps of training would be lost"
+                ),
+                remedy: "add [lora], or remove model.dtype".to_owned(),
+            };
+            self.push("model.dtype", kind);
+        }
         ModelSection {
             source,
             backend: self.choice("model.backend", raw.backend, default.backend),
-            dtype: self.choice("model.dtype", raw.dtype, default.dtype),
+            dtype,
             quant,
             double_quant: self
                 .given("model.double_quant", raw.double_quant)
