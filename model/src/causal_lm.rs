@@ -6,7 +6,9 @@ use emberlm_lora::{DropoutKey, Linear, NamedLinear};
 use emberlm_quant::portable::in_type;
 use emberlm_quant::{QuantBackend, Quantization, Quantized, QuantizedMatrix, Weight};
 
-use crate::{DecoderLayer, Inputs, Keep, KvCache, ModelBackend, RmsNorm};
+use crate::{
+    DecoderLayer, Inputs, Keep, KvCache, ModelBackend, RmsNorm, cross_entropy_sum, soft_capped,
+};
 
 /// A decoder-only language model.
 ///
@@ -18,6 +20,9 @@ pub struct CausalLm<B: Backend> {
     pub model: Decoder<B>,
     /// The output head, `[vocab, hidden]`; `None` where its weight is the embedding's.
     pub lm_head: Option<Linear<B>>,
+    /// The bound that logits approach; `None`: they have none.
+    #[module(skip)]
+    pub soft_cap: Option<f64>,
 }
 
 /// Embedding, blocks, final norm.
@@ -148,8 +153,21 @@ impl<B: ModelBackend> CausalLm<B> {
         x
     }
 
-    /// Final norm and head: `[rows, hidden] -> [rows, vocab]`.
+    /// Final norm, head and soft cap: `[rows, hidden] -> [rows, vocab]`.
     pub fn head(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
+        soft_capped(self.uncapped(hidden), self.soft_cap)
+    }
+
+    /// The sum of the losses of rows whose next tokens are `targets`, in nats: `[rows, hidden] -> [1]`.
+    ///
+    /// # Panics
+    /// If the number of targets isn't the number of rows.
+    pub fn loss_sum(&self, hidden: Tensor<B, 2>, targets: &[u32]) -> Tensor<B, 1> {
+        cross_entropy_sum(self.uncapped(hidden), targets, self.soft_cap)
+    }
+
+    /// The logits before their soft cap.
+    fn uncapped(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
         let normed = self.model.norm.forward(hidden, Keep::All);
         match &self.lm_head {
             Some(head) => head.forward(normed, None),

@@ -25,6 +25,7 @@ mod norm;
 pub mod portable;
 mod rope;
 mod save;
+mod soft_cap;
 pub mod weights;
 
 pub use activation::Activation;
@@ -39,4 +40,5 @@ pub use loss::cross_entropy_sum;
 pub use mlp::Mlp;
 pub use norm::RmsNorm;
 pub use rope::RotaryTable;
+pub use soft_cap::{Scoring, soft_capped};
 pub use weights::{LoadError, WeightForm, load, random, random_in};

@@ -450,6 +450,7 @@ fn build<B: QuantBackend, E>(
                 o_proj: proj("self_attn.o_proj")?,
                 head_dim: config.head_dim,
                 window: config.sliding_windows[i],
+                scoring: config.scoring(),
             },
             mlp: Mlp {
                 gate_proj: proj("mlp.gate_proj")?,
@@ -469,5 +470,6 @@ fn build<B: QuantBackend, E>(
             norm: norm("model.norm".into())?,
         },
         lm_head: linear("lm_head".into())?,
+        soft_cap: config.logit_soft_cap,
     })
 }

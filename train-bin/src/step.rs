@@ -19,9 +19,7 @@ use burn_autodiff::checkpoint::strategy::BalancedCheckpointing;
 use emberlm_data::{Batch, Target};
 use emberlm_lora::DropoutKey;
 use emberlm_lora::walk::count_params;
-use emberlm_model::{
-    CausalLm, Inputs, Keep, ModelBackend, ModelConfig, SequenceBatch, cross_entropy_sum,
-};
+use emberlm_model::{CausalLm, Inputs, Keep, ModelBackend, ModelConfig, SequenceBatch};
 use emberlm_quant::host::index_tensor;
 
 use crate::bench::{Phases, timed};
@@ -61,9 +59,7 @@ pub fn loss_sum<B: ModelBackend>(model: &CausalLm<B>, config: &ModelConfig, batc
     let rows = chunk_rows(config.vocab_size);
     let chunks = hidden.split(rows, 0).into_iter().zip(batch.targets.chunks(rows));
     chunks
-        .map(|(hidden, targets)| {
-            scalar(cross_entropy_sum(model.head(hidden), &tokens(targets)).into_data())
-        })
+        .map(|(hidden, targets)| scalar(model.loss_sum(hidden, &tokens(targets)).into_data()))
         .sum()
 }
 
@@ -215,7 +211,7 @@ fn head_stage<A: TrainBackend>(
     let mut d_supervised = Vec::new();
     for (x, targets) in supervised.split(chunk, 0).into_iter().zip(batch.targets.chunks(chunk)) {
         let x = Tensor::<A, 2>::from_inner(x).require_grad();
-        let sum = cross_entropy_sum(model.head(x.clone()), &tokens(targets));
+        let sum = model.loss_sum(x.clone(), &tokens(targets));
         loss += scalar(sum.clone().inner().into_data());
         let mut found = (sum * scale).backward();
         let d_x = x.grad_remove(&mut found);
