@@ -5,7 +5,7 @@ use burn::tensor::{Tensor, backend::Backend};
 use emberlm_lora::{DropoutKey, Linear};
 
 use crate::kv_cache::{LayerCache, extend};
-use crate::{Inputs, ModelBackend};
+use crate::{Inputs, ModelBackend, Scoring};
 
 /// Grouped-query attention (Ainslie et al., 2023, arXiv:2305.13245).
 #[derive(Module, Debug)]
@@ -21,6 +21,8 @@ pub struct Attention<B: Backend> {
     pub(crate) head_dim: usize,
     #[module(skip)]
     pub(crate) window: Option<usize>,
+    #[module(skip)]
+    pub(crate) scoring: Scoring,
 }
 
 impl<B: ModelBackend> Attention<B> {
@@ -46,8 +48,7 @@ impl<B: ModelBackend> Attention<B> {
             Some(cache) => extend(cache, k, v),
             None => (k, v),
         };
-        let scale = 1.0 / (self.head_dim as f64).sqrt();
-        let y = B::causal_attention(q, k, v, inputs.mask(self.window), scale);
+        let y = B::causal_attention(q, k, v, inputs.mask(self.window), self.scoring);
         let [_, heads, _, head_dim] = y.dims();
         let y = y.swap_dims(1, 2).reshape([batch * seq, heads * head_dim]);
         self.o_proj.forward(y, dropout)

@@ -1,7 +1,7 @@
 //! Decoder operations under autodiff: nodes that save only what their gradient needs.
 //!
 //! Each forward runs on the inner backend, with its kernel; each backward calls the `_backward` of
-//! [`ModelBackend`], again on the inner backend. What is saved: rms_norm its input; rotate_half the angles; gated its two
+//! [`ModelBackend`], again on the inner backend. What is saved: norms their input; rotate_half the angles; gated its two
 //! inputs; attention q, k, v, output and one number a query; cross-entropy its gradient, made together with the loss.
 //!
 //! The `_recomputed` forms are "memory-bound" in Burn's words: with
@@ -23,7 +23,7 @@ use burn_autodiff::ops::{Backward, ComputePropertyDone, Ops, OpsKind, OpsPrep};
 use burn_autodiff::{Autodiff, NodeId};
 
 use crate::backend::AttentionGradients;
-use crate::{Activation, AttentionMask, ModelBackend};
+use crate::{Activation, AttentionMask, ModelBackend, Scoring};
 
 impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
     fn rms_norm(x: Tensor<Self, 2>, weight: Tensor<Self, 1>, eps: f64) -> Tensor<Self, 2> {
@@ -43,6 +43,28 @@ impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
         // The weight lies in `again`: as a parent, a frozen one would forbid that the output is made again.
         let node = node.memory_bound().retro_forward(again).parents([&x]);
         norm_node(node, x, weight, eps)
+    }
+
+    fn layer_norm_forward(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        bias: Tensor<Self, 1>,
+        eps: f64,
+    ) -> Tensor<Self, 2> {
+        let (x, weight, bias) = (primitive(x), primitive(weight), primitive(bias));
+        let nodes = [x.node.clone(), weight.node.clone(), bias.node.clone()];
+        let forward = |x, weight, bias| {
+            primitive(B::layer_norm_forward(tensor(x), tensor(weight), tensor(bias), eps))
+        };
+        tensor(match LayerNorm.prepare::<C>(nodes).compute_bound().stateful() {
+            OpsKind::Tracked(mut prep) => {
+                let state = (prep.checkpoint(&x), prep.checkpoint(&weight), eps);
+                prep.finish(state, forward(x.primitive, weight.primitive, bias.primitive))
+            }
+            OpsKind::UnTracked(prep) => {
+                prep.finish(forward(x.primitive, weight.primitive, bias.primitive))
+            }
+        })
     }
 
     fn residual(x: Tensor<Self, 3>, y: Tensor<Self, 2>) -> Tensor<Self, 3> {
@@ -112,18 +134,19 @@ impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
         k: Tensor<Self, 4>,
         v: Tensor<Self, 4>,
         mask: &Arc<AttentionMask>,
-        scale: f64,
+        scoring: Scoring,
     ) -> Tensor<Self, 4> {
         let (q, k, v) = (primitive(q), primitive(k), primitive(v));
-        let forward = |q, k, v| B::attention_forward(tensor(q), tensor(k), tensor(v), mask, scale);
+        let forward =
+            |q, k, v| B::attention_forward(tensor(q), tensor(k), tensor(v), mask, scoring);
         let nodes = [q.node.clone(), k.node.clone(), v.node.clone()];
         tensor(match Attention.prepare::<C>(nodes).compute_bound().stateful() {
             OpsKind::Tracked(mut prep) => {
                 let inputs = [prep.checkpoint(&q), prep.checkpoint(&k), prep.checkpoint(&v)];
                 let (out, log_sum) = forward(q.primitive, k.primitive, v.primitive);
                 let (out, log_sum) = (primitive(out), primitive(log_sum));
-                let state =
-                    AttentionState { inputs, out: out.clone(), log_sum, mask: mask.clone(), scale };
+                let (mask, out_kept) = (mask.clone(), out.clone());
+                let state = AttentionState { inputs, out: out_kept, log_sum, mask, scoring };
                 prep.finish(state, out)
             }
             OpsKind::UnTracked(prep) => {
@@ -135,6 +158,7 @@ impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
     fn cross_entropy_sum(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
+        soft_cap: Option<f64>,
     ) -> Tensor<Self, 1> {
         let logits = primitive(logits);
         let targets: IntTensor<B> = targets.into_primitive();
@@ -142,11 +166,11 @@ impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
         let (logits, targets) = (tensor::<B, 2>(logits.primitive), Tensor::from_primitive(targets));
         tensor(match node.stateful() {
             OpsKind::Tracked(prep) => {
-                let (sum, gradient) = B::cross_entropy_with_grad(logits, targets);
+                let (sum, gradient) = B::cross_entropy_with_grad(logits, targets, soft_cap);
                 prep.finish(primitive(gradient), primitive(sum))
             }
             OpsKind::UnTracked(prep) => {
-                prep.finish(primitive(B::cross_entropy_sum(logits, targets)))
+                prep.finish(primitive(B::cross_entropy_sum(logits, targets, soft_cap)))
             }
         })
     }
@@ -282,6 +306,32 @@ impl<B: ModelBackend> Backward<B, 2> for RmsNorm {
 }
 
 #[derive(Debug)]
+struct LayerNorm;
+
+impl<B: ModelBackend> Backward<B, 3> for LayerNorm {
+    type State = (NodeId, NodeId, f64);
+
+    fn backward(
+        self,
+        ops: Ops<Self::State, 3>,
+        grads: &mut Gradients,
+        checkpointer: &mut Checkpointer,
+    ) {
+        let (x, weight, eps) = ops.state;
+        let grad = tensor(grads.consume::<B>(&ops.node));
+        let x = tensor(checkpointer.retrieve_node_output(x));
+        let weight = tensor(checkpointer.retrieve_node_output(weight));
+        let (d_x, d_weight, d_bias) = B::layer_norm_backward(x, weight, grad, eps);
+        let gradients = [primitive(d_x), primitive(d_weight), primitive(d_bias)];
+        for (node, gradient) in ops.parents.into_iter().zip(gradients) {
+            if let Some(node) = node {
+                grads.register::<B>(node.id, gradient);
+            }
+        }
+    }
+}
+
+#[derive(Debug)]
 struct Rotate;
 
 impl<B: ModelBackend> Backward<B, 1> for Rotate {
@@ -332,7 +382,7 @@ struct AttentionState<B: Backend> {
     out: FloatTensor<B>,
     log_sum: FloatTensor<B>,
     mask: Arc<AttentionMask>,
-    scale: f64,
+    scoring: Scoring,
 }
 
 impl<B: ModelBackend> Backward<B, 3> for Attention {
@@ -344,12 +394,12 @@ impl<B: ModelBackend> Backward<B, 3> for Attention {
         grads: &mut Gradients,
         checkpointer: &mut Checkpointer,
     ) {
-        let AttentionState { inputs, out, log_sum, mask, scale } = ops.state;
+        let AttentionState { inputs, out, log_sum, mask, scoring } = ops.state;
         let grad = tensor(grads.consume::<B>(&ops.node));
         let [q, k, v] = inputs.map(|id| tensor(checkpointer.retrieve_node_output(id)));
         let (out, log_sum) = (tensor(out), tensor(log_sum));
         let AttentionGradients { d_q, d_k, d_v } =
-            B::attention_backward(q, k, v, out, log_sum, grad, &mask, scale);
+            B::attention_backward(q, k, v, out, log_sum, grad, &mask, scoring);
         for (node, gradient) in ops.parents.into_iter().zip([d_q, d_k, d_v]) {
             if let Some(node) = node {
                 grads.register::<B>(node.id, primitive(gradient));

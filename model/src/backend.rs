@@ -6,7 +6,7 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
 use emberlm_lora::LoraBackend;
 
-use crate::{Activation, AttentionMask, portable};
+use crate::{Activation, AttentionMask, Scoring, portable};
 
 /// A backend that runs a decoder.
 ///
@@ -29,6 +29,29 @@ pub trait ModelBackend: LoraBackend {
         eps: f64,
     ) -> (Tensor<Self, 2>, Tensor<Self, 1>) {
         portable::rms_norm_backward(x, weight, grad, eps)
+    }
+
+    /// `(x − mean(x)) / √(var(x) + eps) · weight + bias` (Ba et al., 2016, arXiv:1607.06450); the variance is that of the
+    /// features themselves, not an estimate from a sample.
+    ///
+    /// `x`, output: `[tokens, features]`; `weight`, `bias`: `[features]`.
+    fn layer_norm_forward(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        bias: Tensor<Self, 1>,
+        eps: f64,
+    ) -> Tensor<Self, 2> {
+        portable::layer_norm_forward(x, weight, bias, eps)
+    }
+
+    /// The gradients of [`layer_norm_forward`](Self::layer_norm_forward) by `x`, by `weight` and by the bias, which has the weight's type.
+    fn layer_norm_backward(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        grad: Tensor<Self, 2>,
+        eps: f64,
+    ) -> (Tensor<Self, 2>, Tensor<Self, 1>, Tensor<Self, 1>) {
+        portable::layer_norm_backward(x, weight, grad, eps)
     }
 
     /// As [`rms_norm`](Self::rms_norm). Under autodiff the output isn't kept for the operations that need it in
@@ -99,7 +122,8 @@ pub trait ModelBackend: LoraBackend {
         portable::gated_backward(gate, up, grad, activation)
     }
 
-    /// Attention in which a query sees what `mask` lets it see: softmax of `q · kᵀ · scale`, times `v`.
+    /// Attention in which a query sees what `mask` lets it see: softmax of `q · kᵀ · scale`, with its soft cap if there is
+    /// one, times `v`.
     ///
     /// Query head h reads key and value head `h / (heads / kv_heads)`.
     ///
@@ -111,9 +135,9 @@ pub trait ModelBackend: LoraBackend {
         k: Tensor<Self, 4>,
         v: Tensor<Self, 4>,
         mask: &Arc<AttentionMask>,
-        scale: f64,
+        scoring: Scoring,
     ) -> Tensor<Self, 4> {
-        Self::attention_forward(q, k, v, mask, scale).0
+        Self::attention_forward(q, k, v, mask, scoring).0
     }
 
     /// As [`causal_attention`](Self::causal_attention), with the logarithm of each softmax's denominator,
@@ -123,9 +147,9 @@ pub trait ModelBackend: LoraBackend {
         k: Tensor<Self, 4>,
         v: Tensor<Self, 4>,
         mask: &Arc<AttentionMask>,
-        scale: f64,
+        scoring: Scoring,
     ) -> (Tensor<Self, 4>, Tensor<Self, 3>) {
-        portable::attention_forward(q, k, v, mask, scale)
+        portable::attention_forward(q, k, v, mask, scoring)
     }
 
     /// The gradients of attention by `q`, `k` and `v`, for the output's gradient `grad`.
@@ -141,19 +165,20 @@ pub trait ModelBackend: LoraBackend {
         log_sum: Tensor<Self, 3>,
         grad: Tensor<Self, 4>,
         mask: &Arc<AttentionMask>,
-        scale: f64,
+        scoring: Scoring,
     ) -> AttentionGradients<Self> {
-        portable::attention_backward(q, k, v, out, log_sum, grad, mask, scale)
+        portable::attention_backward(q, k, v, out, log_sum, grad, mask, scoring)
     }
 
-    /// The sum over rows of `-log softmax(logits)[target]`.
+    /// The sum over rows of `-log softmax(logits)[target]`, of soft-capped logits if there is a cap.
     ///
     /// `logits`: `[rows, vocab]`; `targets`: `[rows]`; output: `[1]`, in f32 where logits have 16 bits.
     fn cross_entropy_sum(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
+        soft_cap: Option<f64>,
     ) -> Tensor<Self, 1> {
-        portable::cross_entropy_sum(logits, targets)
+        portable::cross_entropy_sum(logits, targets, soft_cap)
     }
 
     /// `x · factor`, one factor for all: `[rows, columns]` and `[1]`. In the type of `x`, which the factor need not have.
@@ -161,12 +186,14 @@ pub trait ModelBackend: LoraBackend {
         portable::scaled(x, factor)
     }
 
-    /// As [`cross_entropy_sum`](Self::cross_entropy_sum), with the gradient by `logits`, `softmax(logits) − onehot(target)`.
+    /// As [`cross_entropy_sum`](Self::cross_entropy_sum), with the gradient by `logits`: `softmax(logits) − onehot(target)`,
+    /// times the cap's slope.
     fn cross_entropy_with_grad(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
+        soft_cap: Option<f64>,
     ) -> (Tensor<Self, 1>, Tensor<Self, 2>) {
-        portable::cross_entropy_with_grad(logits, targets)
+        portable::cross_entropy_with_grad(logits, targets, soft_cap)
     }
 }
 

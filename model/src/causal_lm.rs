@@ -6,7 +6,9 @@ use emberlm_lora::{DropoutKey, Linear, NamedLinear, NamedTokenRows, TokenRows};
 use emberlm_quant::portable::in_type;
 use emberlm_quant::{QuantBackend, Quantization, Quantized, QuantizedMatrix, Weight};
 
-use crate::{DecoderLayer, Inputs, Keep, KvCache, ModelBackend, RmsNorm};
+use crate::{
+    DecoderLayer, Inputs, Keep, KvCache, ModelBackend, RmsNorm, cross_entropy_sum, soft_capped,
+};
 
 /// A decoder-only language model.
 ///
@@ -20,6 +22,9 @@ pub struct CausalLm<B: Backend> {
     pub lm_head: Option<Linear<B>>,
     /// Rows of the head that are trained in place of its own; where it is the embedding's, those are too.
     pub head_tokens: Option<TokenRows<B>>,
+    /// The bound that logits approach; `None`: they have none.
+    #[module(skip)]
+    pub soft_cap: Option<f64>,
 }
 
 /// Embedding, blocks, final norm.
@@ -173,8 +178,21 @@ impl<B: ModelBackend> CausalLm<B> {
         x
     }
 
-    /// Final norm and head: `[rows, hidden] -> [rows, vocab]`.
+    /// Final norm, head and soft cap: `[rows, hidden] -> [rows, vocab]`.
     pub fn head(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
+        soft_capped(self.uncapped(hidden), self.soft_cap)
+    }
+
+    /// The sum of the losses of rows whose next tokens are `targets`, in nats: `[rows, hidden] -> [1]`.
+    ///
+    /// # Panics
+    /// If the number of targets isn't the number of rows.
+    pub fn loss_sum(&self, hidden: Tensor<B, 2>, targets: &[u32]) -> Tensor<B, 1> {
+        cross_entropy_sum(self.uncapped(hidden), targets, self.soft_cap)
+    }
+
+    /// The logits before their soft cap.
+    fn uncapped(&self, hidden: Tensor<B, 2>) -> Tensor<B, 2> {
         let normed = self.model.norm.forward(hidden, Keep::All);
         let (logits, tokens) = match &self.lm_head {
             Some(head) => (head.forward(normed.clone(), None), &self.head_tokens),

@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 
 use emberlm_quant::bnb::BnbConfig;
 
-use crate::Activation;
 use crate::family;
 use crate::hf_config::HfConfig;
+use crate::{Activation, Scoring};
 
 /// A decoder-only language model, described.
 #[derive(Debug, Clone, PartialEq)]
@@ -49,6 +49,10 @@ pub struct ModelConfig {
     pub initializer_range: f64,
     /// Tokens that end a text, by `config.json`.
     pub eos_token_ids: Vec<u32>,
+    /// The bound that attention's scores approach, before the mask (`tanh(s / cap) · cap`); `None`: they have none.
+    pub attention_soft_cap: Option<f64>,
+    /// The same for the logits.
+    pub logit_soft_cap: Option<f64>,
     /// How the checkpoint's linear layers are stored, if quantized.
     pub quantization: Option<BnbConfig>,
 }
@@ -193,6 +197,15 @@ impl ModelConfig {
         if !self.head_dim.is_multiple_of(2) {
             faults.push(format!("head_dim is {}, expected an even number", self.head_dim));
         }
+        let caps = [
+            ("attention_soft_cap", self.attention_soft_cap),
+            ("logit_soft_cap", self.logit_soft_cap),
+        ];
+        for (name, cap) in caps {
+            if let Some(cap) = cap.filter(|cap| !(cap.is_finite() && *cap > 0.0)) {
+                faults.push(format!("{name} is {cap}, expected a number greater than 0"));
+            }
+        }
         if let RopeKind::LongRope { short_factor, long_factor, .. } = &self.rope.kind {
             for (key, factors) in [("short_factor", short_factor), ("long_factor", long_factor)] {
                 if factors.len() != self.head_dim / 2 {
@@ -205,6 +218,12 @@ impl ModelConfig {
             }
         }
         faults
+    }
+
+    /// How attention's scores follow from the scalar products of queries and keys.
+    pub fn scoring(&self) -> Scoring {
+        let scale = 1.0 / (self.head_dim as f64).sqrt();
+        Scoring { scale, soft_cap: self.attention_soft_cap }
     }
 
     /// The linear layers of a block, by their paths in it, each with `[d_out, d_in]`.

@@ -25,6 +25,7 @@ mod norm;
 pub mod portable;
 mod rope;
 mod save;
+mod soft_cap;
 mod vocabulary;
 pub mod weights;
 
@@ -40,4 +41,5 @@ pub use loss::cross_entropy_sum;
 pub use mlp::Mlp;
 pub use norm::RmsNorm;
 pub use rope::RotaryTable;
+pub use soft_cap::{Scoring, soft_capped};
 pub use weights::{LoadError, WeightForm, load, random, random_in};

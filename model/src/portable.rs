@@ -7,7 +7,8 @@ use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, backend::Backend};
 use emberlm_quant::portable::in_type;
 
 use crate::backend::AttentionGradients;
-use crate::{Activation, AttentionMask};
+use crate::soft_cap::soft_cap_backward;
+use crate::{Activation, AttentionMask, Scoring, soft_capped};
 
 /// Values of 16 bits in f32; others as they are.
 fn widened<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
@@ -47,6 +48,45 @@ pub fn rms_norm_backward<B: Backend>(
 
 fn root_mean_square<B: Backend>(x: Tensor<B, 2>, eps: f64) -> Tensor<B, 2> {
     (x.powi_scalar(2).mean_dim(1) + eps).sqrt()
+}
+
+/// See [`ModelBackend::layer_norm_forward`](crate::ModelBackend::layer_norm_forward).
+pub fn layer_norm_forward<B: Backend>(
+    x: Tensor<B, 2>,
+    weight: Tensor<B, 1>,
+    bias: Tensor<B, 1>,
+    eps: f64,
+) -> Tensor<B, 2> {
+    let dtype = x.dtype();
+    let (normed, _) = normalised(widened(x), eps);
+    in_type(normed * widened(weight).unsqueeze() + widened(bias).unsqueeze(), dtype)
+}
+
+/// See [`ModelBackend::layer_norm_backward`](crate::ModelBackend::layer_norm_backward).
+pub fn layer_norm_backward<B: Backend>(
+    x: Tensor<B, 2>,
+    weight: Tensor<B, 1>,
+    grad: Tensor<B, 2>,
+    eps: f64,
+) -> (Tensor<B, 2>, Tensor<B, 1>, Tensor<B, 1>) {
+    let (dtype, weight_type) = (x.dtype(), weight.dtype());
+    let (weight, grad) = (widened(weight), widened(grad));
+    let (normed, deviation) = normalised(widened(x), eps);
+    let d_weight = (grad.clone() * normed.clone()).sum_dim(0).squeeze_dim(0);
+    let d_bias = grad.clone().sum_dim(0).squeeze_dim(0);
+    let d_normed = grad * weight.unsqueeze();
+    // What centring and scaling take away: the mean of the gradient, and its part along x.
+    let mean = d_normed.clone().mean_dim(1);
+    let along = (d_normed.clone() * normed.clone()).mean_dim(1);
+    let d_x = (d_normed - mean - normed * along) / deviation;
+    (in_type(d_x, dtype), in_type(d_weight, weight_type), in_type(d_bias, weight_type))
+}
+
+/// `x` with mean 0 and variance 1 in each row, and the root of the variance before.
+fn normalised<B: Backend>(x: Tensor<B, 2>, eps: f64) -> (Tensor<B, 2>, Tensor<B, 2>) {
+    let centred = x.clone() - x.mean_dim(1);
+    let deviation = (centred.clone().powi_scalar(2).mean_dim(1) + eps).sqrt();
+    (centred / deviation.clone(), deviation)
 }
 
 /// See [`ModelBackend::rotate_half`](crate::ModelBackend::rotate_half).
@@ -95,13 +135,13 @@ pub fn attention_forward<B: Backend>(
     k: Tensor<B, 4>,
     v: Tensor<B, 4>,
     mask: &AttentionMask,
-    scale: f64,
+    scoring: Scoring,
 ) -> (Tensor<B, 4>, Tensor<B, 3>) {
     let [batch, heads, seq, head_dim] = q.dims();
     let [_, kv_heads, _, _] = k.dims();
     let dtype = q.dtype();
     let (q, k, v) = (widened(q), widened(k), widened(v));
-    let scores = scores(q, k, mask, scale);
+    let scores = masked(scores(q, k, scoring), mask);
     let greatest = scores.clone().max_dim(3);
     let exponents = (scores - greatest.clone()).exp();
     let sum = exponents.clone().sum_dim(3);
@@ -120,39 +160,38 @@ pub fn attention_backward<B: Backend>(
     log_sum: Tensor<B, 3>,
     grad: Tensor<B, 4>,
     mask: &AttentionMask,
-    scale: f64,
+    scoring: Scoring,
 ) -> AttentionGradients<B> {
     let [batch, heads, seq, head_dim] = q.dims();
     let [_, kv_heads, keys, _] = k.dims();
     let dtype = q.dtype();
     let [q, k, v, out, grad] = [q, k, v, out, grad].map(widened);
     let unstack = |x: Tensor<B, 4>| x.reshape([batch, heads, seq, keys]);
-    let shares = (scores(q.clone(), k.clone(), mask, scale) - log_sum.unsqueeze_dim(3)).exp();
+    let scores = scores(q.clone(), k.clone(), scoring);
+    let shares = (masked(scores.clone(), mask) - log_sum.unsqueeze_dim(3)).exp();
     let stacked_grad = stacked(grad.clone(), kv_heads);
     let d_v = stacked(shares.clone(), kv_heads).transpose().matmul(stacked_grad.clone());
     let d_shares = unstack(stacked_grad.matmul(v.transpose()));
     // Σ shares · d_shares over the keys, without another pass over them.
     let along = (grad * out).sum_dim(3);
-    let d_scores = stacked(shares * (d_shares - along) * scale, kv_heads);
+    let d_scores = soft_cap_backward(scores, shares * (d_shares - along), scoring.soft_cap);
+    let d_scores = stacked(d_scores * scoring.scale, kv_heads);
     let d_q = d_scores.clone().matmul(k).reshape([batch, heads, seq, head_dim]);
     let d_k = d_scores.transpose().matmul(stacked(q, kv_heads));
     let [d_q, d_k, d_v] = [d_q, d_k, d_v].map(|gradient| in_type(gradient, dtype));
     AttentionGradients { d_q, d_k, d_v }
 }
 
-/// `q · kᵀ · scale`, masked: `[batch, heads, seq, keys]`.
-fn scores<B: Backend>(
-    q: Tensor<B, 4>,
-    k: Tensor<B, 4>,
-    mask: &AttentionMask,
-    scale: f64,
-) -> Tensor<B, 4> {
+/// `q · kᵀ · scale`, capped, and not yet masked: `[batch, heads, seq, keys]`.
+fn scores<B: Backend>(q: Tensor<B, 4>, k: Tensor<B, 4>, scoring: Scoring) -> Tensor<B, 4> {
     let [batch, heads, seq, _] = q.dims();
     let [_, kv_heads, keys, _] = k.dims();
-    let device = q.device();
-    let scores = stacked(q * scale, kv_heads).matmul(k.transpose());
-    let scores = scores.reshape([batch, heads, seq, keys]);
-    match mask.additive(&device) {
+    let scores = stacked(q * scoring.scale, kv_heads).matmul(k.transpose());
+    soft_capped(scores.reshape([batch, heads, seq, keys]), scoring.soft_cap)
+}
+
+fn masked<B: Backend>(scores: Tensor<B, 4>, mask: &AttentionMask) -> Tensor<B, 4> {
+    match mask.additive(&scores.device()) {
         Some(mask) => scores + mask,
         None => scores,
     }
@@ -168,9 +207,10 @@ fn stacked<B: Backend>(x: Tensor<B, 4>, kv_heads: usize) -> Tensor<B, 4> {
 pub fn cross_entropy_sum<B: Backend>(
     logits: Tensor<B, 2>,
     targets: Tensor<B, 1, Int>,
+    soft_cap: Option<f64>,
 ) -> Tensor<B, 1> {
     let [rows, _] = logits.dims();
-    let logits = widened(logits);
+    let logits = soft_capped(widened(logits), soft_cap);
     let log_sum = log_sum_exp(logits.clone());
     let chosen = logits.gather(1, targets.reshape([rows, 1]));
     (log_sum - chosen).sum()
@@ -180,16 +220,18 @@ pub fn cross_entropy_sum<B: Backend>(
 pub fn cross_entropy_with_grad<B: Backend>(
     logits: Tensor<B, 2>,
     targets: Tensor<B, 1, Int>,
+    soft_cap: Option<f64>,
 ) -> (Tensor<B, 1>, Tensor<B, 2>) {
     let [rows, _] = logits.dims();
     let (targets, dtype) = (targets.reshape([rows, 1]), logits.dtype());
-    let logits = widened(logits);
+    let logits = soft_capped(widened(logits), soft_cap);
     let log_sum = log_sum_exp(logits.clone());
     let chosen = logits.clone().gather(1, targets.clone());
     let sum = (log_sum.clone() - chosen.clone()).sum();
-    let shares = (logits - log_sum).exp();
+    let shares = (logits.clone() - log_sum).exp();
     let minus_one = chosen.ones_like().neg();
     let gradient = shares.scatter(1, targets, minus_one, IndexingUpdateOp::Add);
+    let gradient = soft_cap_backward(logits, gradient, soft_cap);
     (sum, in_type(gradient, dtype))
 }
 

@@ -455,6 +455,7 @@ fn build<B: QuantBackend, E>(
                 o_proj: proj("self_attn.o_proj")?,
                 head_dim: config.head_dim,
                 window: config.sliding_windows[i],
+                scoring: config.scoring(),
             },
             mlp: Mlp {
                 gate_proj: proj("mlp.gate_proj")?,
@@ -478,5 +479,6 @@ fn build<B: QuantBackend, E>(
         },
         lm_head: linear("lm_head".into())?,
         head_tokens: None,
+        soft_cap: config.logit_soft_cap,
     })
 }

@@ -9,7 +9,7 @@ use burn_flex::Flex;
 use criterion::{Criterion, criterion_group, criterion_main};
 use emberlm_lora::LoraBackend;
 use emberlm_lora::random::{generator, normal};
-use emberlm_model::{Activation, AttentionMask, ModelBackend, portable};
+use emberlm_model::{Activation, AttentionMask, ModelBackend, Scoring, portable};
 use emberlm_quant::host::{float_tensor, index_tensor};
 use emberlm_quant::{QuantBackend, QuantFormat, Quantization, Quantized, QuantizedMatrix};
 
@@ -94,17 +94,18 @@ fn attention(criterion: &mut Criterion) {
     let heads = |seed, heads| numbers(seed, [BATCH, heads, SEQ, HEAD_DIM]);
     let (q, k, v, grad) =
         (heads(1, HEADS), heads(2, KV_HEADS), heads(3, KV_HEADS), heads(4, HEADS));
-    let scale = 0.125;
+    let scoring = Scoring::scaled(0.125);
     let packed: Vec<u32> = (0..TOKENS).map(|i| (i % SEQ / 128) as u32 + 1).collect();
     for (name, segments) in [("one sequence", vec![1; TOKENS]), ("four packed", packed)] {
         let mask = Arc::new(AttentionMask::new(BATCH, SEQ, 0, &segments, None));
         compare(
             criterion,
             &format!("attention, {name}"),
-            || Flex::attention_forward(q.clone(), k.clone(), v.clone(), &mask, scale),
-            || portable::attention_forward(q.clone(), k.clone(), v.clone(), &mask, scale),
+            || Flex::attention_forward(q.clone(), k.clone(), v.clone(), &mask, scoring),
+            || portable::attention_forward(q.clone(), k.clone(), v.clone(), &mask, scoring),
         );
-        let (out, log_sum) = Flex::attention_forward(q.clone(), k.clone(), v.clone(), &mask, scale);
+        let (out, log_sum) =
+            Flex::attention_forward(q.clone(), k.clone(), v.clone(), &mask, scoring);
         let inputs =
             || (q.clone(), k.clone(), v.clone(), out.clone(), log_sum.clone(), grad.clone());
         compare(
@@ -112,11 +113,11 @@ fn attention(criterion: &mut Criterion) {
             &format!("attention_backward, {name}"),
             || {
                 let (q, k, v, out, log_sum, grad) = inputs();
-                Flex::attention_backward(q, k, v, out, log_sum, grad, &mask, scale)
+                Flex::attention_backward(q, k, v, out, log_sum, grad, &mask, scoring)
             },
             || {
                 let (q, k, v, out, log_sum, grad) = inputs();
-                portable::attention_backward(q, k, v, out, log_sum, grad, &mask, scale)
+                portable::attention_backward(q, k, v, out, log_sum, grad, &mask, scoring)
             },
         );
     }
@@ -130,8 +131,8 @@ fn cross_entropy(criterion: &mut Criterion) {
     compare(
         criterion,
         "cross_entropy_with_grad",
-        || Flex::cross_entropy_with_grad(logits.clone(), targets.clone()),
-        || portable::cross_entropy_with_grad(logits.clone(), targets.clone()),
+        || Flex::cross_entropy_with_grad(logits.clone(), targets.clone(), None),
+        || portable::cross_entropy_with_grad(logits.clone(), targets.clone(), None),
     );
 }
 

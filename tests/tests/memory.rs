@@ -55,19 +55,19 @@ fn model_config() -> ModelConfig {
     ModelConfig::parse(text, Path::new("config.json")).unwrap()
 }
 
-fn batch() -> Batch {
-    let ids: Vec<u32> = (0..ROWS * SEQ).map(|i| (i * 7919 % 1999) as u32).collect();
-    let targets = (0..ROWS)
-        .flat_map(|row| (SEQ / 2..SEQ).map(move |at| row * SEQ + at))
+fn batch(rows: usize, seq: usize) -> Batch {
+    let ids: Vec<u32> = (0..rows * seq).map(|i| (i * 7919 % 1999) as u32).collect();
+    let targets = (0..rows)
+        .flat_map(|row| (seq / 2..seq).map(move |at| row * seq + at))
         .map(|at| Target::new(at - 1, ids[at]))
         .collect();
     Batch {
-        rows: ROWS,
-        seq: SEQ,
-        positions: (0..ROWS * SEQ).map(|i| (i % SEQ) as u32).collect(),
-        segments: vec![1; ROWS * SEQ],
+        rows,
+        seq,
+        positions: (0..rows * seq).map(|i| (i % seq) as u32).collect(),
+        segments: vec![1; rows * seq],
         targets,
-        examples: (0..ROWS).collect(),
+        examples: (0..rows).collect(),
         ids,
     }
 }
@@ -85,7 +85,7 @@ fn measured(workload: &Workload<'_>) -> u64 {
         Some(lora) => drop(inject(model.linears_mut(), lora, 0, &device).unwrap()),
         None => model = set_trainable(model, |_| true),
     }
-    let batch = batch();
+    let batch = batch(workload.rows, workload.seq);
     let mut optimizer = Optimizer::new(Algorithm::AdamW(AdamWConfig::default()));
     for step in 0..2 {
         PEAK.store(LIVE.load(Relaxed), Relaxed);
@@ -118,17 +118,18 @@ fn a_step_holds_what_the_plan_counts_and_recomputing_saves() {
     let dropped = LoraConfig { dropout: 0.1, ..all.clone() };
     let nf4 = Quantization::new(QuantFormat::Nf4);
     let cases = [
-        ("lora", Some(all.clone()), None, FloatDtype::F32),
-        ("lora on q and v", Some(two), None, FloatDtype::F32),
-        ("lora on the upper blocks", Some(upper), None, FloatDtype::F32),
-        ("lora with dropout", Some(dropped), None, FloatDtype::F32),
-        ("lora on bf16", Some(all.clone()), None, FloatDtype::Bf16),
-        ("qlora", Some(all.clone()), Some(nf4.clone()), FloatDtype::F32),
-        ("qlora on f16", Some(all), Some(nf4), FloatDtype::F16),
-        ("full", None, None, FloatDtype::F32),
+        ("lora", Some(all.clone()), None, FloatDtype::F32, [ROWS, SEQ]),
+        ("lora on q and v", Some(two), None, FloatDtype::F32, [ROWS, SEQ]),
+        ("lora on the upper blocks", Some(upper), None, FloatDtype::F32, [ROWS, SEQ]),
+        ("lora with dropout", Some(dropped), None, FloatDtype::F32, [ROWS, SEQ]),
+        ("lora on bf16", Some(all.clone()), None, FloatDtype::Bf16, [ROWS, SEQ]),
+        ("qlora", Some(all.clone()), Some(nf4.clone()), FloatDtype::F32, [ROWS, SEQ]),
+        ("qlora on f16", Some(all.clone()), Some(nf4), FloatDtype::F16, [ROWS, SEQ]),
+        ("full", None, None, FloatDtype::F32, [ROWS, SEQ]),
+        ("lora on a long row", Some(all), None, FloatDtype::F32, [1, 4096]),
     ];
     let (mut off, mut plain, mut bf16_saves) = (Vec::new(), Vec::new(), 0.0);
-    for (name, lora, quantization, dtype) in cases {
+    for (name, lora, quantization, dtype, [rows, seq]) in cases {
         let mut peaks = Vec::new();
         for recompute in [Recompute::None, Recompute::Selective, Recompute::Block] {
             let workload = Workload {
@@ -138,9 +139,9 @@ fn a_step_holds_what_the_plan_counts_and_recomputing_saves() {
                 dtype,
                 activations: FloatDtype::F32,
                 lora: lora.clone(),
-                rows: ROWS,
-                seq: SEQ,
-                targets: ROWS * SEQ / 2,
+                rows,
+                seq,
+                targets: rows * seq / 2,
                 grad_accumulation: 1,
                 recompute,
                 optimizer: Algorithm::AdamW(AdamWConfig::default()),

@@ -21,9 +21,7 @@ use burn_autodiff::checkpoint::strategy::BalancedCheckpointing;
 use emberlm_data::{Batch, Target};
 use emberlm_lora::DropoutKey;
 use emberlm_lora::walk::count_params;
-use emberlm_model::{
-    CausalLm, Inputs, Keep, ModelBackend, ModelConfig, SequenceBatch, cross_entropy_sum,
-};
+use emberlm_model::{CausalLm, Inputs, Keep, ModelBackend, ModelConfig, SequenceBatch};
 use emberlm_quant::host::{float_tensor, index_tensor};
 
 use crate::bench::{Phases, timed};
@@ -81,7 +79,7 @@ pub fn loss_sum<B: ModelBackend>(model: &CausalLm<B>, config: &ModelConfig, batc
     let chunks = chunks(&targets, chunk_rows(config.vocab_size));
     let sizes = chunks.iter().map(|chunk| chunk.len()).collect();
     let sum = |(hidden, targets): (_, &[Target])| {
-        let sum = cross_entropy_sum(model.head(hidden), &tokens(targets));
+        let sum = model.loss_sum(hidden, &tokens(targets));
         f64::from(targets[0].weight) * scalar(sum.into_data())
     };
     hidden.split_with_sizes(sizes, 0).into_iter().zip(chunks).map(sum).sum()
@@ -243,7 +241,7 @@ fn head_stage<A: TrainBackend>(
     for (x, targets) in supervised.split_with_sizes(sizes, 0).into_iter().zip(chunks) {
         let weight = f64::from(targets[0].weight);
         let x = Tensor::<A, 2>::from_inner(x).require_grad();
-        let sum = cross_entropy_sum(model.head(x.clone()), &tokens(targets));
+        let sum = model.loss_sum(x.clone(), &tokens(targets));
         loss += weight * scalar(sum.clone().inner().into_data());
         let mut found = (sum * (scale * weight)).backward();
         let d_x = x.grad_remove(&mut found);

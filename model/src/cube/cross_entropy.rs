@@ -8,6 +8,7 @@ use cubecl::prelude::*;
 
 use super::launch::{UNITS, cubes, empty, units};
 use super::reduce::{cube_max, cube_sum};
+use super::soft_cap::{slope, soft_capped};
 
 /// The logarithm of the sum over a row of the exponentials, in one pass over the row.
 #[cube]
@@ -15,13 +16,15 @@ fn log_sum_exp<F: Float>(
     logits: &Array<F>,
     first: usize,
     vocab: usize,
+    cap: f32,
     shared: &mut SharedMemory<f32>,
+    #[comptime] is_capped: bool,
 ) -> f32 {
     let mut greatest = f32::min_value();
     let mut sum = 0.0f32;
     let mut i = UNIT_POS as usize;
     while i < vocab {
-        let logit = f32::cast_from(logits[first + i]);
+        let logit = soft_capped(f32::cast_from(logits[first + i]), cap, is_capped);
         if logit > greatest {
             sum = sum * (greatest - logit).exp() + 1.0f32;
             greatest = logit;
@@ -43,6 +46,8 @@ fn losses_kernel<F: Float, I: Int>(
     losses: &mut Array<f32>,
     rows: usize,
     vocab: usize,
+    cap: f32,
+    #[comptime] is_capped: bool,
     #[define(F, I)] _dtypes: [StorageType; 2],
 ) {
     let mut shared = SharedMemory::<f32>::new(UNITS);
@@ -51,10 +56,11 @@ fn losses_kernel<F: Float, I: Int>(
         terminate!();
     }
     let first = row * vocab;
-    let log_sum = log_sum_exp(logits, first, vocab, &mut shared);
+    let log_sum = log_sum_exp(logits, first, vocab, cap, &mut shared, is_capped);
     if UNIT_POS == 0 {
         let target = min(u32::cast_from(targets[row]) as usize, vocab - 1);
-        losses[row] = log_sum - f32::cast_from(logits[first + target]);
+        let logit = soft_capped(f32::cast_from(logits[first + target]), cap, is_capped);
+        losses[row] = log_sum - logit;
     }
 }
 
@@ -67,6 +73,8 @@ fn losses_with_grad_kernel<F: Float, I: Int>(
     gradient: &mut Array<F>,
     rows: usize,
     vocab: usize,
+    cap: f32,
+    #[comptime] is_capped: bool,
     #[define(F, I)] _dtypes: [StorageType; 2],
 ) {
     let mut shared = SharedMemory::<f32>::new(UNITS);
@@ -76,18 +84,18 @@ fn losses_with_grad_kernel<F: Float, I: Int>(
     }
     let unit = UNIT_POS as usize;
     let first = row * vocab;
-    let log_sum = log_sum_exp(logits, first, vocab, &mut shared);
+    let log_sum = log_sum_exp(logits, first, vocab, cap, &mut shared, is_capped);
     let target = min(u32::cast_from(targets[row]) as usize, vocab - 1);
     // A unit writes only what it alone reads.
     let mut i = unit;
     while i < vocab {
-        let logit = f32::cast_from(logits[first + i]);
-        let mut slope = (logit - log_sum).exp();
+        let logit = soft_capped(f32::cast_from(logits[first + i]), cap, is_capped);
+        let mut by_logit = (logit - log_sum).exp();
         if i == target {
-            slope -= 1.0f32;
+            by_logit -= 1.0f32;
             losses[row] = log_sum - logit;
         }
-        gradient[first + i] = F::cast_from(slope);
+        gradient[first + i] = F::cast_from(by_logit * slope(logit, cap, is_capped));
         i += UNITS;
     }
 }
@@ -113,6 +121,7 @@ pub(super) fn sum<R: CubeRuntime>(
     logits: CubeTensor<R>,
     targets: CubeTensor<R>,
     [rows, vocab]: [usize; 2],
+    soft_cap: Option<f64>,
 ) -> CubeTensor<R> {
     let (logits, targets) = (into_contiguous(logits), into_contiguous(targets));
     let client = logits.client.clone();
@@ -129,6 +138,8 @@ pub(super) fn sum<R: CubeRuntime>(
             losses.clone().into_array_arg(),
             rows,
             vocab,
+            soft_cap.unwrap_or(1.0) as f32,
+            soft_cap.is_some(),
             dtypes,
         );
     }
@@ -140,6 +151,7 @@ pub(super) fn with_grad<R: CubeRuntime>(
     logits: CubeTensor<R>,
     targets: CubeTensor<R>,
     [rows, vocab]: [usize; 2],
+    soft_cap: Option<f64>,
 ) -> (CubeTensor<R>, CubeTensor<R>) {
     let (logits, targets) = (into_contiguous(logits), into_contiguous(targets));
     let client = logits.client.clone();
@@ -164,6 +176,8 @@ pub(super) fn with_grad<R: CubeRuntime>(
             gradient_arg,
             rows,
             vocab,
+            soft_cap.unwrap_or(1.0) as f32,
+            soft_cap.is_some(),
             dtypes,
         );
     }

@@ -8,8 +8,10 @@ mod cross_entropy;
 mod elementwise;
 mod fused;
 mod launch;
+mod layer_norm;
 mod norm;
 mod reduce;
+mod soft_cap;
 mod views;
 
 use std::sync::Arc;
@@ -18,7 +20,7 @@ use burn::tensor::{Int, Tensor};
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
 use crate::backend::AttentionGradients;
-use crate::{Activation, AttentionMask, MaskRanges, ModelBackend, portable};
+use crate::{Activation, AttentionMask, MaskRanges, ModelBackend, Scoring, portable};
 use attention::Attention;
 use launch::{alike, fits, has_kernels, primitive, sum_type, tensor};
 
@@ -67,6 +69,39 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         (tensor(d_x), tensor(d_weight))
     }
 
+    fn layer_norm_forward(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        bias: Tensor<Self, 1>,
+        eps: f64,
+    ) -> Tensor<Self, 2> {
+        let [_, features] = x.dims();
+        let has_weights = has_kernels(weight.dtype()) && weight.dims() == [features];
+        if !fits(&[&x]) || !has_weights || !alike(&[&weight, &bias]) {
+            return portable::layer_norm_forward(x, weight, bias, eps);
+        }
+        let dims = x.dims();
+        let (x, weight, bias) = (primitive(x), primitive(weight), primitive(bias));
+        tensor(layer_norm::forward(x, weight, bias, dims, eps as f32))
+    }
+
+    fn layer_norm_backward(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        grad: Tensor<Self, 2>,
+        eps: f64,
+    ) -> (Tensor<Self, 2>, Tensor<Self, 1>, Tensor<Self, 1>) {
+        let [_, features] = x.dims();
+        let has_weight = has_kernels(weight.dtype()) && weight.dims() == [features];
+        if !fits(&[&x]) || !alike(&[&x, &grad]) || !has_weight {
+            return portable::layer_norm_backward(x, weight, grad, eps);
+        }
+        let dims = x.dims();
+        let (x, weight, grad) = (primitive(x), primitive(weight), primitive(grad));
+        let [d_x, d_weight, d_bias] = layer_norm::backward(x, weight, grad, dims, eps as f32);
+        (tensor(d_x), tensor(d_weight), tensor(d_bias))
+    }
+
     fn rotate_half(
         x: Tensor<Self, 4>,
         cos: Tensor<Self, 4>,
@@ -113,10 +148,10 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         k: Tensor<Self, 4>,
         v: Tensor<Self, 4>,
         mask: &Arc<AttentionMask>,
-        scale: f64,
+        scoring: Scoring,
     ) -> (Tensor<Self, 4>, Tensor<Self, 3>) {
         if !fits(&[&q, &k, &v]) || !attend(&q, &k, &v, mask) {
-            return portable::attention_forward(q, k, v, mask, scale);
+            return portable::attention_forward(q, k, v, mask, scoring);
         }
         let MaskRanges { first_key, .. } = mask.ranges::<Self>(&q.device());
         let inputs = Attention {
@@ -125,7 +160,7 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
             v: primitive(v),
             first_key: first_key.into_primitive(),
             past: mask.past,
-            scale: scale as f32,
+            scoring,
         };
         let (out, log_sum) = attention::forward(inputs);
         (tensor(out), tensor(log_sum))
@@ -139,14 +174,14 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
         log_sum: Tensor<Self, 3>,
         grad: Tensor<Self, 4>,
         mask: &Arc<AttentionMask>,
-        scale: f64,
+        scoring: Scoring,
     ) -> AttentionGradients<Self> {
         let has_outputs = alike(&[&q, &out, &grad]) && log_sum.dtype() == sum_type(q.dtype());
         let client = R::client(&q.device());
         let has_bindings = client.properties().hardware.max_bindings >= attention::BINDINGS;
         let are_inputs = fits(&[&q, &k, &v]) && attend(&q, &k, &v, mask);
         if !are_inputs || !has_outputs || !has_bindings {
-            return portable::attention_backward(q, k, v, out, log_sum, grad, mask, scale);
+            return portable::attention_backward(q, k, v, out, log_sum, grad, mask, scoring);
         }
         let MaskRanges { first_key, end_query } = mask.ranges::<Self>(&q.device());
         let inputs = Attention {
@@ -155,7 +190,7 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
             v: primitive(v),
             first_key: first_key.into_primitive(),
             past: mask.past,
-            scale: scale as f32,
+            scoring,
         };
         let (out, log_sum, grad) = (primitive(out), primitive(log_sum), primitive(grad));
         let gradients = attention::backward(inputs, out, log_sum, grad, end_query.into_primitive());
@@ -166,26 +201,28 @@ impl<R: CubeRuntime, F: FloatElement, I: IntElement, BT: BoolElement> ModelBacke
     fn cross_entropy_sum(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
+        soft_cap: Option<f64>,
     ) -> Tensor<Self, 1> {
         let [rows, _] = logits.dims();
         if !fits(&[&logits]) || targets.dims() != [rows] {
-            return portable::cross_entropy_sum(logits, targets);
+            return portable::cross_entropy_sum(logits, targets, soft_cap);
         }
         let dims = logits.dims();
-        tensor(cross_entropy::sum(primitive(logits), targets.into_primitive(), dims))
+        tensor(cross_entropy::sum(primitive(logits), targets.into_primitive(), dims, soft_cap))
     }
 
     fn cross_entropy_with_grad(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
+        soft_cap: Option<f64>,
     ) -> (Tensor<Self, 1>, Tensor<Self, 2>) {
         let [rows, _] = logits.dims();
         if !fits(&[&logits]) || targets.dims() != [rows] {
-            return portable::cross_entropy_with_grad(logits, targets);
+            return portable::cross_entropy_with_grad(logits, targets, soft_cap);
         }
         let dims = logits.dims();
         let (sum, gradient) =
-            cross_entropy::with_grad(primitive(logits), targets.into_primitive(), dims);
+            cross_entropy::with_grad(primitive(logits), targets.into_primitive(), dims, soft_cap);
         (tensor(sum), tensor(gradient))
     }
 }

@@ -169,8 +169,8 @@ pub(super) fn backward<R: CubeRuntime>(
     let blocks = rows.div_ceil(ROWS);
     let d_x = empty(&x, [rows, features], x.dtype);
     let parts = empty(&x, [blocks, features], DType::F32);
-    let d_weight = empty(&x, [features], weight.dtype);
-    let dtypes = [x.dtype.into(), weight.dtype.into()];
+    let weight_type = weight.dtype;
+    let dtypes = [x.dtype.into(), weight_type.into()];
     // SAFETY: a cube past the last block ends, rows stay below `rows` and units below `features`.
     unsafe {
         backward_kernel::launch_unchecked(
@@ -188,16 +188,30 @@ pub(super) fn backward<R: CubeRuntime>(
             features.div_ceil(UNITS),
             dtypes,
         );
+    }
+    (d_x, sum_rows(parts, [blocks, features], weight_type))
+}
+
+/// The sum over rows of `[rows, features]`, f32: `[features]`.
+pub(super) fn sum_rows<R: CubeRuntime>(
+    parts: CubeTensor<R>,
+    [rows, features]: [usize; 2],
+    dtype: DType,
+) -> CubeTensor<R> {
+    let client = parts.client.clone();
+    let out = empty(&parts, [features], dtype);
+    // SAFETY: a unit past the last feature does nothing.
+    unsafe {
         sum_rows_kernel::launch_unchecked(
             &client,
             cubes(&client, features.div_ceil(UNITS)),
             units(),
             parts.into_array_arg(),
-            d_weight.clone().into_array_arg(),
-            blocks,
+            out.clone().into_array_arg(),
+            rows,
             features,
-            d_weight.dtype.into(),
+            dtype.into(),
         );
     }
-    (d_x, d_weight)
+    out
 }

@@ -79,6 +79,8 @@ fn common(reader: &mut Reader<'_>) -> ModelConfig {
         max_position_embeddings,
         initializer_range: hf.initializer_range.unwrap_or(0.02),
         eos_token_ids: hf.eos_token_id.as_ref().map(|ids| ids.to_vec()).unwrap_or_default(),
+        attention_soft_cap: None,
+        logit_soft_cap: None,
         quantization,
     }
 }

@@ -13,10 +13,23 @@ use burn_flex::Flex;
 use gemm::Parallelism;
 use rayon::prelude::*;
 
-use super::simd::{exp, max, sum, vectorized};
+use super::simd::{exp, max, soft_capped, sum, vectorized};
 use super::views::{Contiguous, Heads, contiguous, from_values};
-use crate::AttentionMask;
 use crate::backend::AttentionGradients;
+use crate::{AttentionMask, Scoring};
+
+/// [`Scoring`] in f32.
+#[derive(Clone, Copy)]
+pub(super) struct Scores {
+    scale: f32,
+    cap: Option<f32>,
+}
+
+impl From<Scoring> for Scores {
+    fn from(Scoring { scale, soft_cap }: Scoring) -> Self {
+        Self { scale: scale as f32, cap: soft_cap.map(|cap| cap as f32) }
+    }
+}
 
 const QUERIES: usize = 64;
 const KEYS: usize = 256;
@@ -149,7 +162,7 @@ pub(super) fn forward(
     k: Tensor<Flex, 4>,
     v: Tensor<Flex, 4>,
     mask: &AttentionMask,
-    scale: f32,
+    scoring: Scores,
 ) -> (Tensor<Flex, 4>, Tensor<Flex, 3>) {
     let [batch, heads, seq, head_dim] = q.dims();
     let [_, kv_heads, _, _] = k.dims();
@@ -168,7 +181,7 @@ pub(super) fn forward(
                 of_head(&k, row, head / group),
                 of_head(&v, row, head / group),
             );
-            forward_head(q, k, v, head_dim, mask, row, scale, log_sum)
+            forward_head(q, k, v, head_dim, mask, row, scoring, log_sum)
         })
         .collect();
     let width = heads * head_dim;
@@ -190,7 +203,7 @@ fn forward_head(
     head_dim: usize,
     mask: &AttentionMask,
     row: usize,
-    scale: f32,
+    scoring: Scores,
     log_sum: &mut [f32],
 ) -> Vec<f32> {
     let mut out = vec![0.0; mask.seq * head_dim];
@@ -202,7 +215,7 @@ fn forward_head(
         for piece in tile.pieces() {
             let sizes = [tile.count, piece.len(), head_dim];
             let (q, k) = (q.after_row(tile.first), k.after_row(piece.start));
-            multiply(&mut scores, KEYS, sizes, q, k, Transposed::Right, scale, false);
+            multiply(&mut scores, KEYS, sizes, q, k, Transposed::Right, scoring.scale, false);
             for i in 0..tile.count {
                 let seen = tile.seen(mask, row, i, &piece);
                 let scores = &mut scores[i * KEYS..][..piece.len()];
@@ -213,6 +226,9 @@ fn forward_head(
                     let scores = &mut scores[seen];
                     if scores.is_empty() {
                         return;
+                    }
+                    if let Some(cap) = scoring.cap {
+                        scores.iter_mut().for_each(|score| *score = soft_capped(*score, cap));
                     }
                     let new = max(scores).max(greatest[i]);
                     let shrink = exp(greatest[i] - new);
@@ -248,7 +264,7 @@ pub(super) fn backward(
     log_sum: Tensor<Flex, 3>,
     grad: Tensor<Flex, 4>,
     mask: &AttentionMask,
-    scale: f32,
+    scoring: Scores,
 ) -> AttentionGradients<Flex> {
     let [batch, heads, seq, head_dim] = q.dims();
     let [_, kv_heads, keys, _] = k.dims();
@@ -278,7 +294,7 @@ pub(super) fn backward(
                     head_dim,
                     row,
                 };
-                backward_head(&head, mask, scale, d_q, d_k, d_v);
+                backward_head(&head, mask, scoring, d_q, d_k, d_v);
             }
         });
     AttentionGradients {
@@ -307,7 +323,7 @@ struct Head<'a> {
 fn backward_head(
     head: &Head<'_>,
     mask: &AttentionMask,
-    scale: f32,
+    scoring: Scores,
     d_q: &mut [f32],
     d_k: &mut [f32],
     d_v: &mut [f32],
@@ -336,7 +352,7 @@ fn backward_head(
                 q,
                 k,
                 Transposed::Right,
-                scale,
+                scoring.scale,
                 false,
             );
             multiply(
@@ -360,9 +376,18 @@ fn backward_head(
                         values[seen.end..].fill(0.0);
                     }
                     let (shares, d_scores) = (&mut shares[seen.clone()], &mut d_scores[seen]);
-                    for (share, d_score) in shares.iter_mut().zip(d_scores) {
-                        *share = exp(*share - log_sum);
-                        *d_score = *share * (*d_score - along[i]) * scale;
+                    if let Some(cap) = scoring.cap {
+                        for (share, d_score) in shares.iter_mut().zip(d_scores) {
+                            let score = soft_capped(*share, cap);
+                            *share = exp(score - log_sum);
+                            let slope = 1.0 - (score / cap) * (score / cap);
+                            *d_score = *share * (*d_score - along[i]) * slope * scoring.scale;
+                        }
+                    } else {
+                        for (share, d_score) in shares.iter_mut().zip(d_scores) {
+                            *share = exp(*share - log_sum);
+                            *d_score = *share * (*d_score - along[i]) * scoring.scale;
+                        }
                     }
                 });
             }

@@ -1,11 +1,13 @@
-//! Rotary positions, SwiGLU and scaling, one pass over memory each.
+//! Rotary positions, gated activations and scaling, one pass over memory each.
 
 use burn::tensor::Tensor;
 use burn_flex::Flex;
 use rayon::prelude::*;
 
-use super::simd::{exp, vectorized};
+use super::activation::{gelu, gelu_tanh, silu};
+use super::simd::vectorized;
 use super::views::{Contiguous, Heads, from_primitive, from_values, primitive};
+use crate::Activation;
 
 /// Elements that one thread takes at a time.
 const BLOCK: usize = 1 << 14;
@@ -54,13 +56,37 @@ pub(super) fn scaled(x: Tensor<Flex, 2>, factor: f32) -> Tensor<Flex, 2> {
     from_primitive(x)
 }
 
-pub(super) fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f32> {
+/// `activation(gate) · up`.
+pub(super) fn gated(gate: &[f32], up: &[f32], activation: Activation) -> Vec<f32> {
+    match activation {
+        Activation::Silu => gated_by(gate, up, silu),
+        Activation::Gelu => gated_by(gate, up, gelu),
+        Activation::GeluTanh => gated_by(gate, up, gelu_tanh),
+    }
+}
+
+/// The gradients of [`gated`] by `gate` and by `up`.
+pub(super) fn gated_backward(
+    gate: &[f32],
+    up: &[f32],
+    grad: &[f32],
+    activation: Activation,
+) -> (Vec<f32>, Vec<f32>) {
+    match activation {
+        Activation::Silu => gated_backward_by(gate, up, grad, silu),
+        Activation::Gelu => gated_backward_by(gate, up, grad, gelu),
+        Activation::GeluTanh => gated_backward_by(gate, up, grad, gelu_tanh),
+    }
+}
+
+/// `f` gives an activation and its slope.
+fn gated_by(gate: &[f32], up: &[f32], f: impl Fn(f32) -> (f32, f32) + Sync) -> Vec<f32> {
     let mut y = vec![0.0; gate.len()];
     y.par_chunks_mut(BLOCK).zip(gate.par_chunks(BLOCK)).zip(up.par_chunks(BLOCK)).for_each(
         |((y, gate), up)| {
             vectorized(|| {
                 for ((y, &g), &u) in y.iter_mut().zip(gate).zip(up) {
-                    *y = g * sigmoid(g) * u;
+                    *y = f(g).0 * u;
                 }
             });
         },
@@ -68,7 +94,12 @@ pub(super) fn swiglu(gate: &[f32], up: &[f32]) -> Vec<f32> {
     y
 }
 
-pub(super) fn swiglu_backward(gate: &[f32], up: &[f32], grad: &[f32]) -> (Vec<f32>, Vec<f32>) {
+fn gated_backward_by(
+    gate: &[f32],
+    up: &[f32],
+    grad: &[f32],
+    f: impl Fn(f32) -> (f32, f32) + Sync,
+) -> (Vec<f32>, Vec<f32>) {
     let (mut d_gate, mut d_up) = (vec![0.0; gate.len()], vec![0.0; gate.len()]);
     d_gate
         .par_chunks_mut(BLOCK)
@@ -79,16 +110,11 @@ pub(super) fn swiglu_backward(gate: &[f32], up: &[f32], grad: &[f32]) -> (Vec<f3
         .for_each(|((((d_gate, d_up), gate), up), grad)| {
             vectorized(|| {
                 for i in 0..gate.len() {
-                    let (g, s) = (gate[i], sigmoid(gate[i]));
-                    d_up[i] = grad[i] * g * s;
-                    d_gate[i] = grad[i] * up[i] * s * (1.0 + g * (1.0 - s));
+                    let (value, slope) = f(gate[i]);
+                    d_up[i] = grad[i] * value;
+                    d_gate[i] = grad[i] * up[i] * slope;
                 }
             });
         });
     (d_gate, d_up)
-}
-
-#[inline(always)]
-fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
 }

@@ -3,9 +3,11 @@
 //! Work is split over rows or heads, and every sum runs in an order that depends on sizes alone: the same input gives
 //! the same bits with any number of threads.
 
+mod activation;
 mod attention;
 mod cross_entropy;
 mod elementwise;
+mod layer_norm;
 mod norm;
 mod simd;
 mod views;
@@ -16,7 +18,7 @@ use burn::tensor::{DType, Int, Tensor};
 use burn_flex::Flex;
 
 use crate::backend::AttentionGradients;
-use crate::{Activation, AttentionMask, ModelBackend, portable};
+use crate::{Activation, AttentionMask, ModelBackend, Scoring, portable};
 use views::{contiguous, from_values};
 
 impl ModelBackend for Flex {
@@ -45,6 +47,37 @@ impl ModelBackend for Flex {
         (from_values(d_x, dims), from_values(d_weight, features))
     }
 
+    fn layer_norm_forward(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        bias: Tensor<Self, 1>,
+        eps: f64,
+    ) -> Tensor<Self, 2> {
+        if [x.dtype(), weight.dtype(), bias.dtype()] != [DType::F32; 3] {
+            return portable::layer_norm_forward(x, weight, bias, eps);
+        }
+        let dims = x.dims();
+        let (x, weight, bias) = (contiguous(x), contiguous(weight), contiguous(bias));
+        let y = layer_norm::forward(x.values(), weight.values(), bias.values(), eps as f32);
+        from_values(y, dims)
+    }
+
+    fn layer_norm_backward(
+        x: Tensor<Self, 2>,
+        weight: Tensor<Self, 1>,
+        grad: Tensor<Self, 2>,
+        eps: f64,
+    ) -> (Tensor<Self, 2>, Tensor<Self, 1>, Tensor<Self, 1>) {
+        if [x.dtype(), weight.dtype()] != [DType::F32; 2] {
+            return portable::layer_norm_backward(x, weight, grad, eps);
+        }
+        let (dims, features) = (x.dims(), weight.dims());
+        let (x, weight, grad) = (contiguous(x), contiguous(weight), contiguous(grad));
+        let [d_x, d_weight, d_bias] =
+            layer_norm::backward(x.values(), weight.values(), grad.values(), eps as f32);
+        (from_values(d_x, dims), from_values(d_weight, features), from_values(d_bias, features))
+    }
+
     fn rotate_half(
         x: Tensor<Self, 4>,
         cos: Tensor<Self, 4>,
@@ -61,12 +94,12 @@ impl ModelBackend for Flex {
         up: Tensor<Self, 2>,
         activation: Activation,
     ) -> Tensor<Self, 2> {
-        if gate.dtype() != DType::F32 || activation != Activation::Silu {
+        if gate.dtype() != DType::F32 {
             return portable::gated(gate, up, activation);
         }
         let dims = gate.dims();
         let (gate, up) = (contiguous(gate), contiguous(up));
-        from_values(elementwise::swiglu(gate.values(), up.values()), dims)
+        from_values(elementwise::gated(gate.values(), up.values(), activation), dims)
     }
 
     fn gated_backward(
@@ -75,13 +108,13 @@ impl ModelBackend for Flex {
         grad: Tensor<Self, 2>,
         activation: Activation,
     ) -> (Tensor<Self, 2>, Tensor<Self, 2>) {
-        if gate.dtype() != DType::F32 || activation != Activation::Silu {
+        if gate.dtype() != DType::F32 {
             return portable::gated_backward(gate, up, grad, activation);
         }
         let dims = gate.dims();
         let (gate, up, grad) = (contiguous(gate), contiguous(up), contiguous(grad));
         let (d_gate, d_up) =
-            elementwise::swiglu_backward(gate.values(), up.values(), grad.values());
+            elementwise::gated_backward(gate.values(), up.values(), grad.values(), activation);
         (from_values(d_gate, dims), from_values(d_up, dims))
     }
 
@@ -90,12 +123,12 @@ impl ModelBackend for Flex {
         k: Tensor<Self, 4>,
         v: Tensor<Self, 4>,
         mask: &Arc<AttentionMask>,
-        scale: f64,
+        scoring: Scoring,
     ) -> (Tensor<Self, 4>, Tensor<Self, 3>) {
         if q.dtype() != DType::F32 {
-            return portable::attention_forward(q, k, v, mask, scale);
+            return portable::attention_forward(q, k, v, mask, scoring);
         }
-        attention::forward(q, k, v, mask, scale as f32)
+        attention::forward(q, k, v, mask, scoring.into())
     }
 
     fn attention_backward(
@@ -106,12 +139,12 @@ impl ModelBackend for Flex {
         log_sum: Tensor<Self, 3>,
         grad: Tensor<Self, 4>,
         mask: &Arc<AttentionMask>,
-        scale: f64,
+        scoring: Scoring,
     ) -> AttentionGradients<Self> {
         if q.dtype() != DType::F32 {
-            return portable::attention_backward(q, k, v, out, log_sum, grad, mask, scale);
+            return portable::attention_backward(q, k, v, out, log_sum, grad, mask, scoring);
         }
-        attention::backward(q, k, v, out, log_sum, grad, mask, scale as f32)
+        attention::backward(q, k, v, out, log_sum, grad, mask, scoring.into())
     }
 
     fn scaled(x: Tensor<Self, 2>, factor: Tensor<Self, 1>) -> Tensor<Self, 2> {
@@ -125,22 +158,26 @@ impl ModelBackend for Flex {
     fn cross_entropy_sum(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
+        soft_cap: Option<f64>,
     ) -> Tensor<Self, 1> {
         if logits.dtype() != DType::F32 {
-            return portable::cross_entropy_sum(logits, targets);
+            return portable::cross_entropy_sum(logits, targets, soft_cap);
         }
         let logits = contiguous(logits);
-        let losses = cross_entropy::losses(logits.values(), &cross_entropy::indices(targets));
+        let (targets, cap) = (cross_entropy::indices(targets), soft_cap.map(|cap| cap as f32));
+        let losses = cross_entropy::losses(logits.values(), &targets, cap);
         cross_entropy::sum(&losses)
     }
 
     fn cross_entropy_with_grad(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
+        soft_cap: Option<f64>,
     ) -> (Tensor<Self, 1>, Tensor<Self, 2>) {
         if logits.dtype() != DType::F32 {
-            return portable::cross_entropy_with_grad(logits, targets);
+            return portable::cross_entropy_with_grad(logits, targets, soft_cap);
         }
-        cross_entropy::with_grad(logits, &cross_entropy::indices(targets))
+        let cap = soft_cap.map(|cap| cap as f32);
+        cross_entropy::with_grad(logits, &cross_entropy::indices(targets), cap)
     }
 }

@@ -12,6 +12,48 @@ pub(super) fn vectorized<R>(f: impl FnOnce() -> R) -> R {
 /// `eˣ` to within 2 units in the last place, 0 below -87. Free of branches, so that loops over it vectorize.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
+    let (power, rest) = exp_parts(x);
+    // The rest last: near it the sum rounds but once.
+    let result = power * (rest + 1.0);
+    if x < -87.0 { 0.0 } else { result }
+}
+
+/// `tanh(x)` to within some units in the last place, also near 0.
+#[inline(always)]
+pub(super) fn tanh(x: f32) -> f32 {
+    // With m = e²ˣ − 1, tanh is m / (m + 2), and m = 2ᵏ · (eʳ − 1) + (2ᵏ − 1) loses nothing where x is small.
+    let (power, rest) = exp_parts(2.0 * x.clamp(-20.0, 20.0));
+    let m = power * rest + (power - 1.0);
+    m / (m + 2.0)
+}
+
+/// `tanh(x / cap) · cap`.
+#[inline(always)]
+pub(super) fn soft_capped(x: f32, cap: f32) -> f32 {
+    tanh(x / cap) * cap
+}
+
+/// `erfc(x)` to within 2e-6 of itself: a Chebyshev fit of the exponent (Press et al., Numerical Recipes in C, 2nd ed., 6.2).
+#[inline(always)]
+pub(super) fn erfc(x: f32) -> f32 {
+    let t = 1.0 / (1.0 + 0.5 * x.abs());
+    let mut p = 0.170_872_77f32;
+    p = p * t - 0.822_152_23;
+    p = p * t + 1.488_515_87;
+    p = p * t - 1.135_203_98;
+    p = p * t + 0.278_868_07;
+    p = p * t - 0.186_288_06;
+    p = p * t + 0.096_784_18;
+    p = p * t + 0.374_091_96;
+    p = p * t + 1.000_023_68;
+    p = p * t - 1.265_512_23;
+    let above = t * exp(p - x * x);
+    if x < 0.0 { 2.0 - above } else { above }
+}
+
+/// `2ᵏ` and `eʳ − 1` with `x = k · ln 2 + r`, for x from -87 to 88; what lies outside counts as the nearer end.
+#[inline(always)]
+fn exp_parts(x: f32) -> (f32, f32) {
     // Adding and taking away 1.5 · 2²³ rounds to a whole number, which then lies in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
@@ -27,10 +69,8 @@ pub(super) fn exp(x: f32) -> f32 {
     p = p * rest + 4.166_579_6e-2;
     p = p * rest + 1.666_666_5e-1;
     p = p * rest + 0.5;
-    let value = p * rest * rest + rest + 1.0;
     let exponent = shifted.to_bits().wrapping_sub(ROUND.to_bits()).wrapping_add(127) << 23;
-    let result = value * f32::from_bits(exponent);
-    if x < -87.0 { 0.0 } else { result }
+    (f32::from_bits(exponent), p * rest * rest + rest)
 }
 
 /// Lanes of partial sums: as many as the widest vectors hold, twice.
@@ -89,6 +129,38 @@ mod tests {
         }
         assert_eq!(exp(-1e30), 0.0);
         assert_eq!(exp(0.0), 1.0);
+    }
+
+    #[test]
+    fn tanh_is_exact_also_near_zero() {
+        for i in -1_200_000..1_200_000 {
+            let x = if i % 2 == 0 { i as f32 * 1e-5 } else { (i as f32 * 1e-5).powi(7) * 1e-3 };
+            let (found, expected) = (f64::from(tanh(x)), f64::from(x).tanh());
+            let error = (found - expected).abs();
+            assert!(error <= 4e-7 * expected.abs(), "tanh({x}) = {found}, not {expected}");
+        }
+        assert_eq!([tanh(0.0), tanh(1e30), tanh(-1e30)], [0.0, 1.0, -1.0]);
+        assert!((soft_capped(1e9, 50.0) - 50.0).abs() < 1e-4);
+    }
+
+    #[test]
+    fn erfc_is_exact_in_its_tail_too() {
+        // From tables: erfc(x) for each x.
+        let table = [
+            (0.0, 1.0),
+            (0.1, 0.887_537_083_981_715_2),
+            (0.5, 0.479_500_122_186_953_5),
+            (1.0, 0.157_299_207_050_285_13),
+            (2.0, 4.677_734_981_047_266e-3),
+            (3.0, 2.209_049_699_858_544e-5),
+            (5.0, 1.537_459_794_428_035e-12),
+        ];
+        for (x, expected) in table {
+            let error = |found: f32, expected: f64| (f64::from(found) - expected).abs() / expected;
+            assert!(error(erfc(x), expected) < 2e-6, "erfc({x}) = {}", erfc(x));
+            assert!(error(erfc(-x), 2.0 - expected) < 4e-7, "erfc(-{x}) = {}", erfc(-x));
+        }
+        assert_eq!((erfc(1e9), erfc(-1e9)), (0.0, 2.0));
     }
 
     #[test]

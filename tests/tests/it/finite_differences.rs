@@ -92,6 +92,17 @@ fn a_whole_model_in_f64() {
 }
 
 #[test]
+fn soft_caps_in_f64() {
+    let (mut config, batch) = small("llama");
+    (config.attention_soft_cap, config.logit_soft_cap) = (Some(0.8), Some(2.0));
+    for recompute in [Recompute::Selective, Recompute::Block] {
+        let model =
+            set_trainable(random::<Training<F64>>(&config, 3, &Default::default()), |_| true);
+        check(&config, model, &batch, recompute);
+    }
+}
+
+#[test]
 fn adapters_and_a_sliding_window_in_f64() {
     let (mut config, batch) = small("llama");
     config.sliding_windows = vec![Some(5), None];

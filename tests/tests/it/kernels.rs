@@ -6,7 +6,9 @@ use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
 use emberlm_lora::DeltaGradients;
 use emberlm_lora::random::{generator, normal};
-use emberlm_model::{Activation, AttentionGradients, AttentionMask, ModelBackend, portable};
+use emberlm_model::{
+    Activation, AttentionGradients, AttentionMask, ModelBackend, Scoring, portable,
+};
 use emberlm_quant::host::{float_tensor, index_tensor};
 use emberlm_tests::{assert_close, values};
 
@@ -14,6 +16,9 @@ use crate::support::{Flex, NdArray};
 
 const VALUES: f64 = 1e-5;
 const GRADIENTS: f64 = 1e-4;
+
+/// No soft cap, and one in the midst of scores and logits.
+const CAPS: [Option<f64>; 2] = [None, Some(1.5)];
 
 /// Random numbers, the same on every backend.
 fn numbers<B: Backend, const D: usize>(seed: u64, shape: [usize; D], size: f32) -> Tensor<B, D> {
@@ -80,18 +85,22 @@ impl Case {
         [inside(1), outside(2), outside(3), inside(4)]
     }
 
-    fn run<B: ModelBackend>(&self) -> [Vec<f64>; 4] {
-        let ([q, k, v, grad], mask, scale) = (self.inputs::<B>(), self.mask(), 0.3);
-        let (out, log_sum) = B::attention_forward(q.clone(), k.clone(), v.clone(), &mask, scale);
+    fn run<B: ModelBackend>(&self, soft_cap: Option<f64>) -> [Vec<f64>; 4] {
+        let ([q, k, v, grad], mask) = (self.inputs::<B>(), self.mask());
+        let scoring = Scoring { scale: 0.3, soft_cap };
+        let (out, log_sum) = B::attention_forward(q.clone(), k.clone(), v.clone(), &mask, scoring);
         let AttentionGradients { d_q, d_k, d_v } =
-            B::attention_backward(q, k, v, out.clone(), log_sum, grad, &mask, scale);
+            B::attention_backward(q, k, v, out.clone(), log_sum, grad, &mask, scoring);
         [values(out), values(d_q), values(d_k), values(d_v)]
     }
 }
 
 pub(crate) fn attention_equals_the_portable_one<B: ModelBackend>() {
     for (i, case) in cases().iter().enumerate() {
-        same(&format!("case {i}"), case.run::<B>(), case.run::<NdArray>());
+        for cap in CAPS {
+            let what = format!("case {i}, cap {cap:?}");
+            same(&what, case.run::<B>(cap), case.run::<NdArray>(cap));
+        }
     }
 }
 
@@ -103,7 +112,7 @@ fn flex_attention() {
 pub(crate) fn a_masked_token_has_no_influence<B: ModelBackend>() {
     for case in cases().into_iter().filter(|case| case.past + case.seq > 1) {
         let ([q, k, v, _], mask) = (case.inputs::<B>(), case.mask());
-        let out = |k, v| values(B::causal_attention(q.clone(), k, v, &mask, 0.3));
+        let out = |k, v| values(B::causal_attention(q.clone(), k, v, &mask, Scoring::scaled(0.3)));
         let before = out(k.clone(), v.clone());
         // The last key is seen by the last query alone.
         let [_, _, keys, _] = k.dims();
@@ -133,10 +142,24 @@ fn norm<B: ModelBackend>(rows: usize, features: usize) -> [Vec<f64>; 3] {
     [values(y), values(d_x), values(d_weight)]
 }
 
-fn gated<B: ModelBackend>(rows: usize, features: usize, activation: Activation) -> [Vec<f64>; 3] {
-    // Far out, where a naive sigmoid overflows.
+fn layer_norm<B: ModelBackend>(rows: usize, features: usize) -> [Vec<f64>; 4] {
+    // A mean that is large beside the deviation.
+    let x = numbers::<B, 2>(1, [rows, features], 2.0) + 7.0;
+    let grad = numbers(2, [rows, features], 1.0);
+    let (weight, bias) = (numbers::<B, 1>(3, [features], 1.0), numbers(4, [features], 1.0));
+    let y = B::layer_norm_forward(x.clone(), weight.clone(), bias, 1e-5);
+    let (d_x, d_weight, d_bias) = B::layer_norm_backward(x, weight, grad, 1e-5);
+    [values(y), values(d_x), values(d_weight), values(d_bias)]
+}
+
+fn gated<B: ModelBackend>(
+    rows: usize,
+    features: usize,
+    activation: Activation,
+    size: f32,
+) -> [Vec<f64>; 3] {
     let (gate, up) =
-        (numbers::<B, 2>(1, [rows, features], 40.0), numbers(2, [rows, features], 1.0));
+        (numbers::<B, 2>(1, [rows, features], size), numbers(2, [rows, features], 1.0));
     let grad = numbers(3, [rows, features], 1.0);
     let y = B::gated(gate.clone(), up.clone(), activation);
     let (d_gate, d_up) = B::gated_backward(gate, up, grad, activation);
@@ -161,12 +184,16 @@ fn rotated<B: ModelBackend>(heads: usize, seq: usize, head_dim: usize) -> [Vec<f
     [values(B::rotate_half(x, angle(2), angle(3)))]
 }
 
-fn cross_entropy<B: ModelBackend>(rows: usize, vocab: usize) -> [Vec<f64>; 3] {
+fn cross_entropy<B: ModelBackend>(
+    rows: usize,
+    vocab: usize,
+    soft_cap: Option<f64>,
+) -> [Vec<f64>; 3] {
     let logits = numbers::<B, 2>(1, [rows, vocab], 10.0);
     let targets: Tensor<B, 1, Int> =
         index_tensor((0..rows).map(|row| row * 7 % vocab), [rows], &Default::default());
-    let sum = B::cross_entropy_sum(logits.clone(), targets.clone());
-    let (same, gradient) = B::cross_entropy_with_grad(logits, targets);
+    let sum = B::cross_entropy_sum(logits.clone(), targets.clone(), soft_cap);
+    let (same, gradient) = B::cross_entropy_with_grad(logits, targets, soft_cap);
     [values(sum), values(same), values(gradient)]
 }
 
@@ -182,16 +209,28 @@ pub(crate) fn small_kernels_equal_the_portable_ones<B: ModelBackend>() {
     for (rows, features) in [(1, 2), (3, 33), (130, 100), (65, 576), (2, 1031)] {
         let what = |name: &str| format!("{name} on {rows} × {features}");
         same(&what("norm"), norm::<B>(rows, features), norm::<N>(rows, features));
-        for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+        if features > 2 {
             same(
-                &what(&format!("{activation:?}")),
-                gated::<B>(rows, features, activation),
-                gated::<N>(rows, features, activation),
+                &what("layer norm"),
+                layer_norm::<B>(rows, features),
+                layer_norm::<N>(rows, features),
             );
         }
-        let (found, expected) =
-            (cross_entropy::<B>(rows, features), cross_entropy::<N>(rows, features));
-        same(&what("cross-entropy"), found, expected);
+        for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+            // Where it bends, and far out, where a naive sigmoid overflows.
+            for size in [1.0, 40.0] {
+                same(
+                    &what(&format!("{activation:?}, {size}")),
+                    gated::<B>(rows, features, activation, size),
+                    gated::<N>(rows, features, activation, size),
+                );
+            }
+        }
+        for cap in CAPS {
+            let (found, expected) =
+                (cross_entropy::<B>(rows, features, cap), cross_entropy::<N>(rows, features, cap));
+            same(&what(&format!("cross-entropy, cap {cap:?}")), found, expected);
+        }
         let (found, expected) = (dense::<B>(rows, features, 7), dense::<N>(rows, features, 7));
         same(&what("dense"), found, expected);
         let (found, expected) = (delta::<B>(rows, features, 7), delta::<N>(rows, features, 7));
@@ -209,10 +248,15 @@ fn flex_small_kernels() {
 /// What every kernel gives, value and gradient.
 pub(crate) fn everything<B: ModelBackend>() -> Vec<Vec<f64>> {
     let mut results: Vec<Vec<f64>> = Vec::new();
-    results.extend(cases().iter().flat_map(|case| case.run::<B>()));
+    for cap in CAPS {
+        results.extend(cases().iter().flat_map(|case| case.run::<B>(cap)));
+        results.extend(cross_entropy::<B>(50, 1000, cap));
+    }
     results.extend(norm::<B>(200, 96));
-    results.extend(gated::<B>(200, 960, Activation::Silu));
-    results.extend(cross_entropy::<B>(50, 1000));
+    results.extend(layer_norm::<B>(200, 96));
+    for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
+        results.extend(gated::<B>(200, 960, activation, 3.0));
+    }
     results.extend(dense::<B>(200, 300, 1000));
     results
 }
@@ -236,19 +280,44 @@ pub(crate) fn half_precision_is_close<B: ModelBackend>() {
     }
     let (rows, features) = (130, 100);
     close("norm", norm::<B>(rows, features), norm::<N>(rows, features));
+    close("layer norm", layer_norm::<B>(rows, features), layer_norm::<N>(rows, features));
     for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
-        let found = gated::<B>(rows, features, activation);
-        close("gated", found, gated::<N>(rows, features, activation));
+        let found = gated::<B>(rows, features, activation, 3.0);
+        close("gated", found, gated::<N>(rows, features, activation, 3.0));
     }
     close("rotation", rotated::<B>(3, rows, 8), rotated::<N>(3, rows, 8));
-    let [sum, same, gradient] = cross_entropy::<B>(rows, features);
-    let [expected, _, expected_gradient] = cross_entropy::<N>(rows, features);
+    let [sum, same, gradient] = cross_entropy::<B>(rows, features, None);
+    let [expected, _, expected_gradient] = cross_entropy::<N>(rows, features, None);
     // A sum in 16 bits would be off by more.
     assert_close("loss", &sum, &expected, 1e-4);
     close("cross-entropy", [same, gradient], [expected, expected_gradient]);
     for case in cases().iter().filter(|case| case.head_dim <= 8 && case.seq < 200) {
-        close("attention", case.run::<B>(), case.run::<N>());
+        for cap in CAPS {
+            close("attention", case.run::<B>(cap), case.run::<N>(cap));
+        }
     }
+}
+
+#[test]
+fn the_node_of_layer_norm_gives_its_gradients() {
+    type A = emberlm::Training<Flex>;
+    let leaf = |seed| numbers::<A, 1>(seed, [33], 1.0).require_grad();
+    let (x, grad) = (numbers::<A, 2>(1, [5, 33], 2.0).require_grad(), numbers(2, [5, 33], 1.0));
+    let (weight, bias) = (leaf(3), leaf(4));
+    let y = A::layer_norm_forward(x.clone(), weight.clone(), bias.clone(), 1e-5);
+    let found = (y * grad.clone()).sum().backward();
+    let (d_x, d_weight, d_bias) = portable::layer_norm_backward(
+        x.clone().inner(),
+        weight.clone().inner(),
+        grad.inner(),
+        1e-5,
+    );
+    let close = |what, found: Vec<f64>, expected: Vec<f64>| {
+        assert_close(what, &found, &expected, GRADIENTS);
+    };
+    close("x", values(x.grad(&found).unwrap()), values(d_x));
+    close("weight", values(weight.grad(&found).unwrap()), values(d_weight));
+    close("bias", values(bias.grad(&found).unwrap()), values(d_bias));
 }
 
 #[test]
@@ -302,6 +371,17 @@ mod differences {
         let norm = |x, weight| total(portable::rms_norm(x, weight, 1e-5), grad.clone());
         check("norm by x", x.clone(), d_x, |x| norm(x, weight.clone()));
         check("norm by weight", weight.clone(), d_weight, |weight| norm(x.clone(), weight));
+        let bias = numbers::<F64, 1>(5, [5], 1.0);
+        let (d_x, d_weight, d_bias) =
+            portable::layer_norm_backward(x.clone(), weight.clone(), grad.clone(), 1e-5);
+        let norm = |x, weight, bias| {
+            total(portable::layer_norm_forward(x, weight, bias, 1e-5), grad.clone())
+        };
+        check("layer norm by x", x.clone(), d_x, |x| norm(x, weight.clone(), bias.clone()));
+        check("layer norm by weight", weight.clone(), d_weight, |weight| {
+            norm(x.clone(), weight, bias.clone())
+        });
+        check("layer norm by bias", bias, d_bias, |bias| norm(x.clone(), weight.clone(), bias));
         for activation in [Activation::Silu, Activation::Gelu, Activation::GeluTanh] {
             let up = numbers::<F64, 2>(4, [3, 5], 1.0);
             let (d_gate, d_up) =
@@ -314,33 +394,33 @@ mod differences {
 
     #[test]
     fn of_attention_and_cross_entropy() {
-        for case in cases().into_iter().take(3) {
-            let ([q, k, v, grad], mask) = (case.inputs::<F64>(), case.mask());
-            let (out, log_sum) =
-                portable::attention_forward(q.clone(), k.clone(), v.clone(), &mask, 0.3);
-            let AttentionGradients { d_q, d_k, d_v } = portable::attention_backward(
-                q.clone(),
-                k.clone(),
-                v.clone(),
-                out,
-                log_sum,
-                grad.clone(),
-                &mask,
-                0.3,
-            );
-            let f =
-                |q, k, v| total(portable::attention_forward(q, k, v, &mask, 0.3).0, grad.clone());
-            check("attention by v", v.clone(), d_v, |v| f(q.clone(), k.clone(), v));
-            if case.seq > 1 {
-                check("attention by q", q.clone(), d_q, |q| f(q, k.clone(), v.clone()));
-                check("attention by k", k.clone(), d_k, |k| f(q.clone(), k, v.clone()));
+        for soft_cap in CAPS {
+            let scoring = Scoring { scale: 0.3, soft_cap };
+            for case in cases().into_iter().take(3) {
+                attention(&case, scoring);
             }
+            let logits = numbers::<F64, 2>(1, [4, 9], 3.0);
+            let targets = index_tensor::<F64, 1>([0, 8, 3, 3], [4], &Default::default());
+            let (_, gradient) =
+                portable::cross_entropy_with_grad(logits.clone(), targets.clone(), soft_cap);
+            check("cross-entropy", logits, gradient, |logits| {
+                values(portable::cross_entropy_sum(logits, targets.clone(), soft_cap))[0]
+            });
         }
-        let logits = numbers::<F64, 2>(1, [4, 9], 3.0);
-        let targets = index_tensor::<F64, 1>([0, 8, 3, 3], [4], &Default::default());
-        let (_, gradient) = portable::cross_entropy_with_grad(logits.clone(), targets.clone());
-        check("cross-entropy", logits, gradient, |logits| {
-            values(portable::cross_entropy_sum(logits, targets.clone()))[0]
-        });
+    }
+
+    fn attention(case: &Case, scoring: Scoring) {
+        let ([q, k, v, grad], mask) = (case.inputs::<F64>(), case.mask());
+        let forward = |q, k, v| portable::attention_forward(q, k, v, &mask, scoring);
+        let (out, log_sum) = forward(q.clone(), k.clone(), v.clone());
+        let (q2, k2, v2, grad2) = (q.clone(), k.clone(), v.clone(), grad.clone());
+        let AttentionGradients { d_q, d_k, d_v } =
+            portable::attention_backward(q2, k2, v2, out, log_sum, grad2, &mask, scoring);
+        let f = |q, k, v| total(forward(q, k, v).0, grad.clone());
+        check("attention by v", v.clone(), d_v, |v| f(q.clone(), k.clone(), v));
+        if case.seq > 1 {
+            check("attention by q", q.clone(), d_q, |q| f(q, k.clone(), v.clone()));
+            check("attention by k", k.clone(), d_k, |k| f(q.clone(), k, v.clone()));
+        }
     }
 }

@@ -5,7 +5,7 @@ use emberlm::{OptimizerBackend, StepOptions, Training, loss_and_grads};
 use emberlm_data::{Batch, Target};
 use emberlm_lora::walk::set_trainable;
 use emberlm_lora::{DropoutKey, LoraConfig, inject};
-use emberlm_tests::{assert_close, assert_close_number, values};
+use emberlm_tests::{assert_close, assert_close_number, relative_error, values};
 
 use crate::support::{
     Flex, NdArray, golden_batch, inputs, load, load_trainable, mean_loss_and_grads,
@@ -21,6 +21,45 @@ fn a_fresh_adapter_changes_nothing() {
     assert_eq!(names.len(), 7 * config.num_hidden_layers, "seven layers a block, and not the head");
     let after = values(model.logits(&inputs(&config, &batch)));
     assert_eq!(before, after, "bit for bit");
+}
+
+#[test]
+fn soft_caps_bound_what_is_read_and_what_is_learned_from() {
+    let (mut config, batch) = small_scores();
+    let logits_of = |config: &emberlm_model::ModelConfig| {
+        let model = emberlm_model::random::<Flex>(config, 3, &Default::default());
+        let loss = emberlm::loss_sum(&model, config, &batch);
+        (values(model.logits(&inputs(config, &batch))), loss)
+    };
+    let (plain, _) = logits_of(&config);
+    let cap = 0.5 * plain.iter().fold(0.0f64, |max, logit| max.max(logit.abs()));
+    config.logit_soft_cap = Some(cap);
+    let (capped, loss) = logits_of(&config);
+    let expected: Vec<f64> = plain.iter().map(|logit| (logit / cap).tanh() * cap).collect();
+    assert_close("logits", &capped, &expected, 1e-5);
+    let losses = batch.targets.iter().map(|target| {
+        let row = &expected[target.index * config.vocab_size..][..config.vocab_size];
+        let sum: f64 = row.iter().map(|logit| logit.exp()).sum();
+        sum.ln() - row[target.token as usize]
+    });
+    assert_close_number("loss", loss, losses.sum(), 1e-5);
+    // With one that no score comes near, attention is as without.
+    config.logit_soft_cap = None;
+    config.attention_soft_cap = Some(1e4);
+    assert_close("a wide cap", &logits_of(&config).0, &plain, 1e-5);
+    config.attention_soft_cap = Some(0.1);
+    let (narrow, _) = logits_of(&config);
+    assert!(relative_error(&narrow, &plain) > 1e-3, "a narrow cap changes nothing");
+}
+
+/// The golden's configuration with weights so large that scores and logits are, too.
+fn small_scores() -> (emberlm_model::ModelConfig, Batch) {
+    let (file, batch) = golden_batch("llama");
+    drop(file);
+    let path = emberlm_tests::golden_path("models/llama/config.json");
+    let mut config = emberlm_model::ModelConfig::read(&path).unwrap();
+    config.initializer_range = 0.3;
+    (config, batch)
 }
 
 /// Examples one after another in one row, each with its own segment and positions from 0.

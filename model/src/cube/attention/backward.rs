@@ -4,6 +4,7 @@
 
 use cubecl::prelude::*;
 
+use super::super::soft_cap::{slope, soft_capped};
 use super::tile::{
     COLUMNS, COLUMNS_PER_UNIT, LINE, Size, accumulate, product, share, share_rows, sum_of_line,
     write, zeros,
@@ -26,6 +27,8 @@ pub(super) fn by_queries_kernel<F: Float>(
     tiles: usize,
     past: usize,
     scale: f32,
+    cap: f32,
+    #[comptime] is_capped: bool,
     #[comptime] size: Size,
     #[define(F)] _dtype: StorageType,
 ) {
@@ -124,8 +127,10 @@ pub(super) fn by_queries_kernel<F: Float>(
                 let n = comptime![i * COLUMNS_PER_UNIT + j];
                 let mut d_score = 0.0f32;
                 if key <= last && key as u32 >= from[i] {
-                    let weight = (scores[n] * scale - log_sums[i]).exp();
-                    d_score = weight * (d_shares[n] - alongs[i]) * scale;
+                    let score = soft_capped(scores[n] * scale, cap, is_capped);
+                    let weight = (score - log_sums[i]).exp();
+                    let slope_here = slope(score, cap, is_capped);
+                    d_score = weight * (d_shares[n] - alongs[i]) * slope_here * scale;
                 }
                 scores[n] = d_score;
             }
@@ -161,6 +166,8 @@ pub(super) fn by_keys_kernel<F: Float>(
     tiles: usize,
     past: usize,
     scale: f32,
+    cap: f32,
+    #[comptime] is_capped: bool,
     #[comptime] size: Size,
     #[define(F)] _dtype: StorageType,
 ) {
@@ -248,11 +255,14 @@ pub(super) fn by_keys_kernel<F: Float>(
                     let key = first + line + i * LINE;
                     let n = comptime![i * COLUMNS_PER_UNIT + j];
                     let mut weight = 0.0f32;
+                    let mut slope_here = 0.0f32;
                     if key <= past + query && (query as u32) < until[i] {
-                        weight = (scores[n] * scale - log_sum_here).exp();
+                        let score = soft_capped(scores[n] * scale, cap, is_capped);
+                        weight = (score - log_sum_here).exp();
+                        slope_here = slope(score, cap, is_capped);
                     }
                     scores[n] = weight;
-                    d_shares[n] = weight * (d_shares[n] - along_here) * scale;
+                    d_shares[n] = weight * (d_shares[n] - along_here) * slope_here * scale;
                 }
             }
             share(&scores, &mut shared, size);

@@ -3,6 +3,7 @@
 
 use cubecl::prelude::*;
 
+use super::super::soft_cap::soft_capped;
 use super::tile::{
     COLUMNS, COLUMNS_PER_UNIT, LINE, Size, accumulate, greatest_of_line, product, share,
     share_rows, sum_of_line, write, zeros,
@@ -22,6 +23,8 @@ pub(super) fn forward_kernel<F: Float>(
     tiles: usize,
     past: usize,
     scale: f32,
+    cap: f32,
+    #[comptime] is_capped: bool,
     #[comptime] size: Size,
     #[define(F)] _dtype: StorageType,
 ) {
@@ -91,7 +94,8 @@ pub(super) fn forward_kernel<F: Float>(
                 let key = at + place + j * LINE;
                 let mut score = HIDDEN.runtime();
                 if key <= last && key as u32 >= from[i] {
-                    score = scores[i * COLUMNS_PER_UNIT + j] * scale;
+                    let scaled = scores[i * COLUMNS_PER_UNIT + j] * scale;
+                    score = soft_capped(scaled, cap, is_capped);
                 }
                 scores[i * COLUMNS_PER_UNIT + j] = score;
                 of_rows[i] = max(of_rows[i], score);

@@ -15,6 +15,8 @@ use backward::{by_keys_kernel, by_queries_kernel};
 use forward::forward_kernel;
 use tile::Size;
 
+use crate::Scoring;
+
 /// Buffers that the backward kernels bind, the one for sizes included. WebGPU promises 8; most devices have more.
 pub(super) const BINDINGS: u32 = 10;
 
@@ -27,14 +29,14 @@ pub(super) struct Attention<R: CubeRuntime> {
     pub(super) first_key: CubeTensor<R>,
     /// Keys before the first query.
     pub(super) past: usize,
-    pub(super) scale: f32,
+    pub(super) scoring: Scoring,
 }
 
 impl<R: CubeRuntime> Attention<R> {
     fn prepared(self) -> Self {
-        let Self { q, k, v, first_key, past, scale } = self;
+        let Self { q, k, v, first_key, past, scoring } = self;
         let [q, k, v] = [q, k, v].map(with_whole_rows);
-        Self { q, k, v, first_key: into_contiguous(first_key), past, scale }
+        Self { q, k, v, first_key: into_contiguous(first_key), past, scoring }
     }
 }
 
@@ -50,7 +52,8 @@ fn size(rows: usize, head_dim: usize) -> Size {
 
 /// Output `[batch, heads, seq, head_dim]` and the logarithms of the softmaxes' denominators `[batch, heads, seq]`, f32.
 pub(super) fn forward<R: CubeRuntime>(inputs: Attention<R>) -> (CubeTensor<R>, CubeTensor<R>) {
-    let Attention { q, k, v, first_key, past, scale } = inputs.prepared();
+    let Attention { q, k, v, first_key, past, scoring } = inputs.prepared();
+    let Scoring { scale, soft_cap } = scoring;
     let [batch, heads, seq, head_dim] = dims(&q);
     let (client, dtype, size) = (q.client.clone(), q.dtype, size(seq, head_dim));
     let out = with_tokens_outside(&q, [batch, heads, seq, head_dim], dtype);
@@ -70,7 +73,9 @@ pub(super) fn forward<R: CubeRuntime>(inputs: Attention<R>) -> (CubeTensor<R>, C
             log_sum.clone().into_array_arg(),
             tiles,
             past,
-            scale,
+            scale as f32,
+            soft_cap.unwrap_or(1.0) as f32,
+            soft_cap.is_some(),
             size,
             dtype.into(),
         );
@@ -86,7 +91,8 @@ pub(super) fn backward<R: CubeRuntime>(
     grad: CubeTensor<R>,
     end_query: CubeTensor<R>,
 ) -> [CubeTensor<R>; 3] {
-    let Attention { q, k, v, first_key, past, scale } = inputs.prepared();
+    let Attention { q, k, v, first_key, past, scoring } = inputs.prepared();
+    let Scoring { scale, soft_cap } = scoring;
     let ([batch, heads, seq, head_dim], [_, kv_heads, keys, _]) = (dims(&q), dims(&k));
     let (client, dtype) = (q.client.clone(), q.dtype);
     let (out, grad) = (with_whole_rows(out), with_whole_rows(grad));
@@ -112,7 +118,9 @@ pub(super) fn backward<R: CubeRuntime>(
             along.clone().into_array_arg(),
             tiles,
             past,
-            scale,
+            scale as f32,
+            soft_cap.unwrap_or(1.0) as f32,
+            soft_cap.is_some(),
             by_queries,
             dtype.into(),
         );
@@ -139,7 +147,9 @@ pub(super) fn backward<R: CubeRuntime>(
             d_v.clone().into_tensor_arg(),
             tiles,
             past,
-            scale,
+            scale as f32,
+            soft_cap.unwrap_or(1.0) as f32,
+            soft_cap.is_some(),
             by_keys,
             dtype.into(),
         );
