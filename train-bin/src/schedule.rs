@@ -29,6 +29,7 @@ impl LearningRate {
         let progress = ((step - self.warmup) as f64 / rest as f64).min(1.0);
         match self.schedule {
             Schedule::Constant => self.peak,
+            Schedule::Exponential => self.peak * (self.floor / self.peak).powf(progress),
             Schedule::Linear => self.floor + (self.peak - self.floor) * (1.0 - progress),
             Schedule::Cosine => {
                 self.floor + (self.peak - self.floor) / 2.0 * (1.0 + (PI * progress).cos())

@@ -4,9 +4,11 @@ pub(crate) mod bench;
 pub(crate) mod data;
 pub(crate) mod eval;
 pub(crate) mod generate;
+pub(crate) mod lr_find;
 pub(crate) mod merge;
 pub(crate) mod plan;
 pub(crate) mod quantize;
+pub(crate) mod report;
 pub(crate) mod train;
 
 use anyhow::{Result, bail};

@@ -1,21 +1,24 @@
 //! `emberlm train`.
 
-use std::io::IsTerminal;
+mod curves;
+mod said;
+mod screen;
+mod tui;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use emberlm::cli::{RunArgs, TrainArgs};
 use emberlm::config::{self, RunConfig, shown};
-use emberlm::footprint::Size;
-use emberlm::prepare::Drawn;
 use emberlm::run::{Event, Report, RunOptions, run as run_config};
 use emberlm::{builtin, memory};
-use emberlm_data::{CacheEvent, Layout};
-use indicatif::{ProgressBar, ProgressStyle};
 
 use super::WrongUsage;
+use curves::Curves;
+use said::grouped;
+use screen::Screen;
+use tui::Tui;
 
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     if args.resume.is_some() {
@@ -29,11 +32,20 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
             .context("train.threads")?;
     }
     let interrupt = Arc::new(AtomicBool::new(false));
-    stop_on_signal(interrupt.clone())?;
+    // A dashboard says by itself that the run is stopping.
+    stop_on_signal(
+        interrupt.clone(),
+        if args.tui { |_| {} } else { |said| eprintln!("\n{said}") },
+    )?;
     let options = RunOptions { dry_run: args.dry_run, interrupt: &interrupt };
-    let mut screen = Screen::new(args.quiet, config.train.log_every.get());
-    let report = run_config(&config, options, &mut |event| screen.show(&event));
-    screen.bar.finish_and_clear();
+    let mut shown = Shown::new(args, &config, &interrupt)?;
+    let mut curves = Curves::new(&config, args.resume.is_some());
+    let report = run_config(&config, options, &mut |event| {
+        curves.take(&event);
+        shown.take(&event);
+    });
+    shown.close();
+    curves.close();
     let report = report?;
     if args.dry_run {
         super::plan::print_table(&report.memory);
@@ -55,129 +67,48 @@ pub(super) fn configuration(args: &RunArgs) -> Result<RunConfig> {
 }
 
 /// The first Ctrl-C or SIGTERM asks the run to stop after its step; the second ends the process at once.
-fn stop_on_signal(interrupt: Arc<AtomicBool>) -> Result<()> {
+/// `say` is told what follows.
+pub(super) fn stop_on_signal(interrupt: Arc<AtomicBool>, say: fn(&str)) -> Result<()> {
     ctrlc::set_handler(move || {
         if interrupt.swap(true, Ordering::Relaxed) {
+            tui::leave();
             std::process::exit(130);
         }
-        eprintln!("\nstopping after this step, then saving (once more: stop at once)");
+        say("stopping after this step, then saving (once more: stop at once)");
     })
     .context("can't listen for Ctrl-C")
 }
 
-/// The run as it goes, on stderr.
-struct Screen {
-    bar: ProgressBar,
-    quiet: bool,
-    log_every: u64,
+/// Where a run is shown as it goes.
+enum Shown {
+    Lines(Screen),
+    Board(Tui),
 }
 
-impl Screen {
-    fn new(quiet: bool, log_every: u64) -> Self {
-        Self { bar: ProgressBar::hidden(), quiet, log_every }
+impl Shown {
+    fn new(args: &TrainArgs, config: &RunConfig, interrupt: &Arc<AtomicBool>) -> Result<Self> {
+        let log_every = config.train.log_every.get();
+        if !args.tui {
+            return Ok(Self::Lines(Screen::new(args.quiet, log_every)));
+        }
+        let title = shown(&config.train.output_dir).display().to_string();
+        Ok(Self::Board(Tui::open(title, log_every, interrupt.clone())?))
     }
 
-    fn show(&mut self, event: &Event<'_>) {
-        if self.quiet {
-            return;
-        }
-        match event {
-            Event::Skipped { faults } => eprintln!("skipped   {faults}"),
-            Event::Cache(event) => match event {
-                CacheEvent::Found { path } => {
-                    eprintln!("tokens    found in {}", shown(path).display());
-                }
-                CacheEvent::Written { path } => {
-                    eprintln!("tokens    written to {}", shown(path).display());
-                }
-                CacheEvent::Damaged { path, why } => {
-                    eprintln!("warning: {} {why}; it is made again", shown(path).display());
-                }
-            },
-            Event::Data { train, eval, mixture, preview } => {
-                eprintln!("data      {train}");
-                for Drawn { paths, examples, draws } in *mixture {
-                    let names: Vec<_> =
-                        paths.iter().map(|path| shown(path).display().to_string()).collect();
-                    let names = names.join(", ");
-                    eprintln!(
-                        "mixture   {draws} draws an epoch from {examples} examples of {names}"
-                    );
-                }
-                if let Some(eval) = eval {
-                    eprintln!("held out  {eval}");
-                }
-                let text = preview(std::io::stderr().is_terminal());
-                eprintln!("example, its trained part marked:\n{}\n", indented(&text));
-            }
-            Event::Memory { need } => {
-                let (total, free) = (Size(need.footprint.total()), need.available.map(Size));
-                match free {
-                    Some(free) => eprintln!("memory    about {total} needed, {free} free"),
-                    None => eprintln!("memory    about {total} needed"),
-                }
-                if !need.fits() {
-                    let proposals = super::plan::proposals(&need.proposals);
-                    eprintln!(
-                        "warning: this may not fit. What would help, one after another:\n{proposals}"
-                    );
-                }
-            }
-            Event::Model { backend, count, plan, rows } => {
-                let what = match plan.layout {
-                    Layout::Packed => format!("packed rows, {rows} an epoch"),
-                    _ => "examples".to_owned(),
-                };
-                eprintln!(
-                    "training {} of {} parameters ({:.2} %) on {backend}: {} steps of {} × {} {what}",
-                    grouped(count.trainable),
-                    grouped(count.total),
-                    100.0 * count.trainable as f64 / count.total as f64,
-                    plan.steps,
-                    plan.grad_accumulation,
-                    plan.micro_batch_size,
-                );
-                self.bar = bar(plan.steps);
-            }
-            Event::Evaluated { step, evaluation } => self.line(format!(
-                "step {step:>5}  held-out loss {:.4}  perplexity {:.2}",
-                evaluation.loss, evaluation.perplexity
-            )),
-            Event::Answered { .. } => {}
-            Event::Step { log, tokens_per_s } => {
-                self.bar.set_position(log.step);
-                self.bar.set_message(format!("loss {:.4}", log.loss));
-                if log.step.is_multiple_of(self.log_every) {
-                    self.line(format!(
-                        "step {:>5}  epoch {:>6.2}  loss {:.4}  grad norm {:.3}  rate {:.2e}  {:.0} tokens/s  padding {:.0} %",
-                        log.step,
-                        log.epoch,
-                        log.loss,
-                        log.grad_norm,
-                        log.learning_rate,
-                        tokens_per_s,
-                        100.0 * log.padding,
-                    ));
-                }
-            }
-            Event::Saved { path } => self.line(format!("saved     {}", shown(path).display())),
+    fn take(&mut self, event: &Event<'_>) {
+        match self {
+            Self::Lines(screen) => screen.show(event),
+            Self::Board(board) => board.take(event),
         }
     }
 
-    /// A line above the bar, or by itself where there is no bar.
-    fn line(&self, text: String) {
-        self.bar.suspend(|| eprintln!("{text}"));
+    /// Leaves the terminal to others.
+    fn close(self) {
+        match self {
+            Self::Lines(screen) => screen.close(),
+            Self::Board(board) => drop(board),
+        }
     }
-}
-
-fn bar(steps: u64) -> ProgressBar {
-    let bar = ProgressBar::new(steps);
-    let template = "{bar:32} {pos}/{len} steps  {msg}  {elapsed} gone, {eta} left";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 fn print_report(report: &Report, dry_run: bool) {
@@ -211,21 +142,4 @@ fn print_report(report: &Report, dry_run: bool) {
         let what = if report.is_adapter { "adapter" } else { "model" };
         println!("\n{what} saved in {}", shown(path).display());
     }
-}
-
-fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  │ {line}")).collect::<Vec<_>>().join("\n")
-}
-
-/// `1234567` as `1 234 567`.
-fn grouped(n: usize) -> String {
-    let digits = n.to_string();
-    let mut grouped = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            grouped.push(' ');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }

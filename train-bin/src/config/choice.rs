@@ -289,6 +289,8 @@ pub enum Schedule {
     Linear,
     /// Stays at `learning_rate`.
     Constant,
+    /// From the one to the other by equal factors: for sweeps, and no setting.
+    Exponential,
 }
 
 impl Choice for Schedule {
@@ -300,6 +302,7 @@ impl Choice for Schedule {
             Self::Cosine => "cosine",
             Self::Linear => "linear",
             Self::Constant => "constant",
+            Self::Exponential => "exponential",
         }
     }
 }

@@ -62,6 +62,7 @@ pub(super) const KEYS: &[&str] = &[
     "train.save_every",
     "train.keep_last",
     "train.log_every",
+    "train.tensorboard",
     "train.threads",
 ];
 
@@ -124,6 +125,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("save_steps", "train.save_every"),
     ("save_total_limit", "train.keep_last"),
     ("logging_steps", "train.log_every"),
+    ("report_to", "train.tensorboard"),
     ("overwrite_output_dir", "train.overwrite"),
 ];
 

@@ -81,6 +81,7 @@
 //! save_every = 100             # steps; default: false, only at the end
 //! keep_last = 3                # checkpoints; default: false, all of them
 //! log_every = 1                # steps
+//! tensorboard = false          # true: event files for TensorBoard in the run folder
 //! threads = 8                  # default: all cores
 //! ```
 
@@ -313,6 +314,8 @@ pub struct TrainSection {
     pub keep_last: Option<NonZeroUsize>,
     /// Steps between rows on the screen.
     pub log_every: NonZeroU64,
+    /// Whether event files for TensorBoard are written.
+    pub tensorboard: bool,
     /// CPU threads; `None`: all cores.
     pub threads: Option<NonZeroUsize>,
 }
@@ -409,6 +412,7 @@ impl Default for TrainSection {
             save_every: None,
             keep_last: None,
             log_every: NonZeroU64::MIN,
+            tensorboard: false,
             threads: None,
         }
     }

@@ -81,6 +81,7 @@ eval_every = 5
 save_every = 6
 keep_last = 2
 log_every = 9
+tensorboard = true
 threads = 1
 "#;
 
@@ -149,6 +150,7 @@ fn full() -> RunConfig {
             save_every: NonZeroU64::new(6),
             keep_last: NonZeroUsize::new(2),
             log_every: NonZeroU64::new(9).unwrap(),
+            tensorboard: true,
             threads: NonZeroUsize::new(1),
         },
     }
