@@ -235,6 +235,11 @@ impl Loader {
         cursor.epoch as f64 + cursor.place as f64 / self.rows_of(cursor.epoch) as f64
     }
 
+    /// How many epochs so many rows are, counted from the first.
+    pub fn epochs_of(&self, rows: u64) -> f64 {
+        self.epochs_at(self.cursor(rows))
+    }
+
     fn rows_before(&self, epoch: u64) -> u64 {
         if let Some(rows) = self.rows_per_epoch {
             return epoch * rows;

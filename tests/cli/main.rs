@@ -4,6 +4,7 @@ mod added_tokens;
 mod broken_inputs;
 mod data_commands;
 mod merging;
+mod pictures;
 mod quantized_inputs;
 mod resuming;
 mod support;

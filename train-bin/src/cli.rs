@@ -1,6 +1,7 @@
 //! The command line: what can be typed, and no more. The doc comments are the help texts.
 
 pub mod data;
+mod seeing;
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -11,6 +12,8 @@ use clap::{Args, Parser, Subcommand, ValueHint};
 
 use emberlm_model::WeightForm;
 use emberlm_quant::{QuantFormat, Quantization};
+
+pub use seeing::{LrFindArgs, ReportArgs};
 
 use crate::config::{
     Backend, Choice, Dtype, Override, Quant, Recompute, Template, TrainOn, UnknownChoice,
@@ -33,6 +36,7 @@ Examples:
   emberlm generate --model models/llama --adapter runs/a --prompt 'Why is the sky blue?'
   emberlm data check 'data/*.jsonl' --model models/llama
   emberlm merge --model models/llama --adapter runs/a --out models/merged
+  emberlm report runs/a runs/b
 
 Exit codes: 0 done, 1 failed, 2 wrong usage.")]
 pub struct Cli {
@@ -72,6 +76,15 @@ pub enum Command {
     Data(Box<data::DataArgs>),
     /// Time whole training steps on synthetic tokens
     Bench(BenchArgs),
+    /// A page about one run or several: curves, answers, configuration
+    ///
+    /// The page is one file and needs no network.
+    Report(ReportArgs),
+    /// Look for a learning rate: a short sweep, from a low rate to one that is too high
+    ///
+    /// Model, data, batches and optimizer are those of the run; nothing of it is saved. The
+    /// proposal is a tenth of the rate at which the running mean of the loss was least.
+    LrFind(LrFindArgs),
 }
 
 /// Time whole training steps on synthetic tokens.
@@ -167,6 +180,9 @@ pub struct TrainArgs {
     /// No progress on the screen; warnings and errors only
     #[arg(long, short)]
     pub quiet: bool,
+    /// Show the run on a dashboard that fills the terminal
+    #[arg(long, conflicts_with_all = ["quiet", "dry_run"])]
+    pub tui: bool,
 }
 
 /// Arguments of `emberlm reproduce`.

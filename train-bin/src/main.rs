@@ -39,6 +39,8 @@ fn main() -> ExitCode {
             Err(error) => Err(error),
         },
         Command::Bench(args) => command::bench::run(&args),
+        Command::Report(args) => command::report::run(&args),
+        Command::LrFind(args) => command::lr_find::run(&args),
         Command::Merge(args) => command::merge::run(&args),
         Command::Quantize(args) => command::quantize::run(&args),
     };

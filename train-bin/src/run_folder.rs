@@ -287,6 +287,36 @@ impl RunFolder {
         self.samples.add(row)
     }
 
+    /// The text of `metrics.jsonl` so far.
+    ///
+    /// # Errors
+    /// [`RunFolderError::Io`].
+    pub fn metrics(&self) -> Result<String, RunFolderError> {
+        let path = self.path.join(METRICS_FILE);
+        fs::read_to_string(&path).map_err(io_at(&path))
+    }
+
+    /// The checkpoints there are: steps and names.
+    ///
+    /// # Errors
+    /// [`RunFolderError::Io`].
+    pub fn checkpoint_names(&self) -> Result<Vec<(u64, String)>, RunFolderError> {
+        let there = checkpoint::all_in(&self.path).map_err(io_at(&self.path))?;
+        Ok(there
+            .into_iter()
+            .map(|(step, _)| (step, format!("{}{step}", checkpoint::PREFIX)))
+            .collect())
+    }
+
+    /// Writes a file, whole or not at all.
+    ///
+    /// # Errors
+    /// [`RunFolderError::Io`].
+    pub fn write_file(&self, name: &str, text: &str) -> Result<(), RunFolderError> {
+        let path = self.path.join(name);
+        write_atomically(&path, |out| out.write_all(text.as_bytes())).map_err(io_at(&path))
+    }
+
     /// Saves the result into the run folder itself.
     ///
     /// # Errors

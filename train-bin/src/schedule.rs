@@ -19,6 +19,8 @@ pub enum Curve {
     /// `peak / √(1 + done / timescale)`, at least `floor`: `done` steps after warm-up, whose length is the timescale, or 10 000
     /// without one. It doesn't depend on the number of steps in all.
     InverseSqrt,
+    /// From the peak to the floor by equal factors: for sweeps.
+    Exponential,
     /// The peak, and from it to the floor over the last steps (warm-up, stable, decay).
     Wsd {
         /// The last steps; no more than are left after warm-up.
@@ -78,6 +80,7 @@ impl LearningRate {
         let progress = (done as f64 / rest as f64).min(1.0);
         let share = match curve {
             Curve::Constant => return peak,
+            Curve::Exponential => return peak * (floor / peak).powf(progress),
             Curve::InverseSqrt => {
                 let timescale = if warmup == 0 { DEFAULT_TIMESCALE } else { warmup };
                 return (peak / (1.0 + done as f64 / timescale as f64).sqrt()).max(floor);

@@ -30,6 +30,7 @@ use crate::optimizer::{
     StateTensor,
 };
 use crate::train::{Place, State};
+use crate::trainer_state::TRAINER_STATE_FILE;
 
 pub use folder::{PREFIX, all_in, put, set_aside, unfinished_in};
 pub use sums::{SUMS_FILE, verify};
@@ -139,6 +140,8 @@ pub struct Surroundings<'a> {
     pub base: &'a str,
     /// The configuration of the run, as TOML.
     pub config: &'a str,
+    /// The state of the run as transformers' Trainer tells it.
+    pub trainer_state: &'a str,
 }
 
 /// Writes into `folder` what a run needs to go on, beside its weights.
@@ -169,7 +172,7 @@ pub fn write_state<B: OptimizerBackend>(
     let path = folder.join(OPTIMIZER_FILE);
     write_stored(&path, &stored)
         .map_err(|error| CheckpointError::Io { path, source: io::Error::other(error) })?;
-    let Surroundings { seconds, book, data, base, config } = *surroundings;
+    let Surroundings { seconds, book, data, base, config, trainer_state } = *surroundings;
     let Place { rows, cursor: Cursor { epoch, place } } = state.place;
     let file = TrainingState {
         version: VERSION,
@@ -189,7 +192,9 @@ pub fn write_state<B: OptimizerBackend>(
         path: folder.join(STATE_FILE),
         source: error.into(),
     })?;
-    for (name, text) in [(STATE_FILE, text.as_str()), (CONFIG_FILE, config)] {
+    let texts =
+        [(STATE_FILE, text.as_str()), (CONFIG_FILE, config), (TRAINER_STATE_FILE, trainer_state)];
+    for (name, text) in texts {
         let path = folder.join(name);
         write_atomically(&path, |out| out.write_all(text.as_bytes()))
             .map_err(|source| CheckpointError::Io { path, source })?;

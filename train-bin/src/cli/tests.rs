@@ -154,3 +154,25 @@ fn an_unknown_choice_lists_the_choices() {
     assert_eq!(error.kind(), ErrorKind::InvalidValue);
     assert!(error.to_string().contains("auto, flex, ndarray, wgpu, cuda"), "{error}");
 }
+
+#[test]
+fn a_dashboard_goes_with_neither_silence_nor_a_dry_run() {
+    assert!(train("train --tui").tui);
+    for other in ["--quiet", "--dry-run"] {
+        let error = parse(&format!("train --tui {other}")).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
+    }
+}
+
+#[test]
+fn a_sweep_takes_what_a_run_does_and_at_least_two_steps() {
+    let Command::LrFind(args) = parse("lr-find run.toml --set train.seed=1 --from 1e-5").unwrap()
+    else {
+        panic!("another command")
+    };
+    assert_eq!((args.from, args.to, args.steps), (1e-5, 1.0, 100));
+    assert_eq!(args.run.set, ["train.seed=1"]);
+    for wrong in ["--steps 1", "--from 0", "--to nan"] {
+        assert!(parse(&format!("lr-find {wrong}")).is_err(), "{wrong}");
+    }
+}

@@ -1,23 +1,26 @@
 //! `emberlm train`.
 
-use std::io::IsTerminal;
+mod curves;
+mod said;
+mod screen;
+mod tui;
+
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use emberlm::checkpoint::{self, CONFIG_FILE};
 use emberlm::cli::{RunArgs, TrainArgs};
 use emberlm::config::{self, Asked, Override, RunConfig, shown};
-use emberlm::footprint::Size;
-use emberlm::prepare::Drawn;
 use emberlm::resume::Resume;
 use emberlm::run::{Event, Report, RunOptions, run as run_config};
-use emberlm::train::Spike;
 use emberlm::{builtin, memory};
-use emberlm_data::{CacheEvent, Layout};
-use indicatif::{ProgressBar, ProgressStyle};
+
+use curves::Curves;
+use said::grouped;
+use screen::Screen;
+use tui::Tui;
 
 pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     let resume = args.resume.clone();
@@ -25,7 +28,8 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
     if let Some(file) = &args.run.config
         && let Asked::Stages(stages) = config::load_stages(file, &args.run.overrides())?
     {
-        let session = Session::begin(stages.first().map(|stage| &stage.config), args.quiet)?;
+        let first = stages.first().map(|stage| &stage.config);
+        let session = Session::begin(first, How::of(args))?;
         if args.dry_run {
             // The models of the others are yet to be made.
             let first = stages.first().context("no stage")?;
@@ -39,22 +43,41 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         None => configuration(&args.run)?,
         Some(from) => configuration_to_resume(&args.run, from.as_deref())?,
     };
-    Session::begin(Some(&config), args.quiet)?.run(&config, resume, args.dry_run)
+    Session::begin(Some(&config), How::of(args))?.run(&config, resume, args.dry_run)
 }
 
 /// Runs a configuration from the beginning.
 pub(super) fn run_configured(config: &RunConfig, quiet: bool) -> Result<()> {
-    Session::begin(Some(config), quiet)?.run(config, None, false)
+    let how = if quiet { How::Quiet } else { How::Lines };
+    Session::begin(Some(config), how)?.run(config, None, false)
+}
+
+/// How a run is shown as it goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum How {
+    Quiet,
+    Lines,
+    Board,
+}
+
+impl How {
+    fn of(args: &TrainArgs) -> Self {
+        match (args.tui, args.quiet) {
+            (true, _) => Self::Board,
+            (false, true) => Self::Quiet,
+            (false, false) => Self::Lines,
+        }
+    }
 }
 
 /// What is set once a process: its threads, and what happens on Ctrl-C.
 struct Session {
     interrupt: Arc<AtomicBool>,
-    quiet: bool,
+    how: How,
 }
 
 impl Session {
-    fn begin(config: Option<&RunConfig>, quiet: bool) -> Result<Self> {
+    fn begin(config: Option<&RunConfig>, how: How) -> Result<Self> {
         if let Some(threads) = config.and_then(|config| config.train.threads) {
             rayon::ThreadPoolBuilder::new()
                 .num_threads(threads.get())
@@ -62,15 +85,26 @@ impl Session {
                 .context("train.threads")?;
         }
         let interrupt = Arc::new(AtomicBool::new(false));
-        stop_on_signal(interrupt.clone())?;
-        Ok(Self { interrupt, quiet })
+        // A dashboard says by itself that the run is stopping.
+        let say: fn(&str) = match how {
+            How::Board => |_| {},
+            How::Quiet | How::Lines => |said| eprintln!("\n{said}"),
+        };
+        stop_on_signal(interrupt.clone(), say)?;
+        Ok(Self { interrupt, how })
     }
 
     fn run(&self, config: &RunConfig, resume: Option<Resume>, dry_run: bool) -> Result<()> {
+        let goes_on = resume.is_some();
         let options = RunOptions { dry_run, interrupt: &self.interrupt, resume };
-        let mut screen = Screen::new(self.quiet, config.train.log_every.get());
-        let report = run_config(config, options, &mut |event| screen.show(&event));
-        screen.bar.finish_and_clear();
+        let mut shown = Shown::new(self.how, config, &self.interrupt)?;
+        let mut curves = Curves::new(config, goes_on);
+        let report = run_config(config, options, &mut |event| {
+            curves.take(&event);
+            shown.take(&event);
+        });
+        shown.close();
+        curves.close();
         let report = report?;
         if dry_run {
             super::plan::print_table(&report.memory);
@@ -130,158 +164,48 @@ fn configuration_to_resume(args: &RunArgs, from: Option<&Path>) -> Result<RunCon
 }
 
 /// The first Ctrl-C or SIGTERM asks the run to stop after its step; the second ends the process at once.
-fn stop_on_signal(interrupt: Arc<AtomicBool>) -> Result<()> {
+/// `say` is told what follows.
+pub(super) fn stop_on_signal(interrupt: Arc<AtomicBool>, say: fn(&str)) -> Result<()> {
     ctrlc::set_handler(move || {
         if interrupt.swap(true, Ordering::Relaxed) {
+            tui::leave();
             std::process::exit(130);
         }
-        eprintln!("\nstopping after this step, then saving (once more: stop at once)");
+        say("stopping after this step, then saving (once more: stop at once)");
     })
     .context("can't listen for Ctrl-C")
 }
 
-/// The run as it goes, on stderr.
-struct Screen {
-    bar: ProgressBar,
-    quiet: bool,
-    log_every: u64,
+/// Where a run is shown as it goes.
+enum Shown {
+    Lines(Screen),
+    Board(Tui),
 }
 
-impl Screen {
-    fn new(quiet: bool, log_every: u64) -> Self {
-        Self { bar: ProgressBar::hidden(), quiet, log_every }
+impl Shown {
+    fn new(how: How, config: &RunConfig, interrupt: &Arc<AtomicBool>) -> Result<Self> {
+        let log_every = config.train.log_every.get();
+        if how != How::Board {
+            return Ok(Self::Lines(Screen::new(how == How::Quiet, log_every)));
+        }
+        let title = shown(&config.train.output_dir).display().to_string();
+        Ok(Self::Board(Tui::open(title, log_every, interrupt.clone())?))
     }
 
-    fn show(&mut self, event: &Event<'_>) {
-        if self.quiet {
-            return;
-        }
-        match event {
-            Event::Skipped { faults } => eprintln!("skipped   {faults}"),
-            Event::Cache(event) => match event {
-                CacheEvent::Found { path } => {
-                    eprintln!("tokens    found in {}", shown(path).display());
-                }
-                CacheEvent::Written { path } => {
-                    eprintln!("tokens    written to {}", shown(path).display());
-                }
-                CacheEvent::Damaged { path, why } => {
-                    eprintln!("warning: {} {why}; it is made again", shown(path).display());
-                }
-            },
-            Event::Data { train, eval, mixture, preview } => {
-                eprintln!("data      {train}");
-                for Drawn { paths, examples, draws } in *mixture {
-                    let names: Vec<_> =
-                        paths.iter().map(|path| shown(path).display().to_string()).collect();
-                    let names = names.join(", ");
-                    eprintln!(
-                        "mixture   {draws} draws an epoch from {examples} examples of {names}"
-                    );
-                }
-                if let Some(eval) = eval {
-                    eprintln!("held out  {eval}");
-                }
-                let text = preview(std::io::stderr().is_terminal());
-                eprintln!("example, its trained part marked:\n{}\n", indented(&text));
-            }
-            Event::Memory { need } => {
-                let (total, free) = (Size(need.footprint.total()), need.available.map(Size));
-                match free {
-                    Some(free) => eprintln!("memory    about {total} needed, {free} free"),
-                    None => eprintln!("memory    about {total} needed"),
-                }
-                if !need.fits() {
-                    let proposals = super::plan::proposals(&need.proposals);
-                    eprintln!(
-                        "warning: this may not fit. What would help, one after another:\n{proposals}"
-                    );
-                }
-            }
-            Event::Model { backend, count, plan, rows } => {
-                let what = match plan.layout {
-                    Layout::Packed => format!("packed rows, {rows} an epoch"),
-                    _ => "examples".to_owned(),
-                };
-                eprintln!(
-                    "training {} of {} parameters ({:.2} %) on {backend}: {} steps of {} × {} {what}",
-                    grouped(count.trainable),
-                    grouped(count.total),
-                    100.0 * count.trainable as f64 / count.total as f64,
-                    plan.steps,
-                    plan.grad_accumulation,
-                    plan.micro_batch_size,
-                );
-                self.bar = bar(plan.steps);
-            }
-            Event::Inside { inside } => eprintln!("{inside}"),
-            Event::Warning { what } => self.line(format!("warning: {what}")),
-            Event::Damaged { why } => {
-                for why in *why {
-                    eprintln!("warning: {why}");
-                }
-            }
-            Event::Resumed { from: None, .. } => {
-                eprintln!("resume    no checkpoint yet: from the beginning");
-            }
-            Event::Resumed { from: Some(path), step, changes } => {
-                eprintln!("resume    after step {step}, from {}", shown(path).display());
-                for change in *changes {
-                    eprintln!("changed   {change}");
-                }
-            }
-            Event::Evaluated { step, evaluation, is_best } => self.line(format!(
-                "step {step:>5}  held-out loss {:.4}  perplexity {:.2}{}",
-                evaluation.loss,
-                evaluation.perplexity,
-                if *is_best { "  (best so far)" } else { "" }
-            )),
-            Event::Answered { .. } => {}
-            Event::Step { log, tokens_per_s } => {
-                self.bar.set_position(log.step);
-                self.bar.set_message(format!("loss {:.4}", log.loss));
-                if let Some(Spike { unusual, examples }) = &log.spike {
-                    let named: Vec<String> =
-                        examples.iter().map(|(at, loss)| format!("{at} ({loss:.3})")).collect();
-                    self.line(format!(
-                        "warning: step {}: loss {:.4} is far above the {:.4} ± {:.4} before; the highest losses: {}",
-                        log.step, unusual.loss, unusual.mean, unusual.deviation, named.join(", ")
-                    ));
-                }
-                if let Some(why) = &log.skipped {
-                    self.line(format!("warning: the weights stay as they are. {why}"));
-                }
-                if log.step.is_multiple_of(self.log_every) {
-                    self.line(format!(
-                        "step {:>5}  epoch {:>6.2}  loss {:.4}  grad norm {:.3}  rate {:.2e}  {:.0} tokens/s  padding {:.0} %",
-                        log.step,
-                        log.epoch,
-                        log.loss,
-                        log.grad_norm,
-                        log.learning_rate,
-                        tokens_per_s,
-                        100.0 * log.padding,
-                    ));
-                }
-            }
-            Event::Saved { path } => self.line(format!("saved     {}", shown(path).display())),
+    fn take(&mut self, event: &Event<'_>) {
+        match self {
+            Self::Lines(screen) => screen.show(event),
+            Self::Board(board) => board.take(event),
         }
     }
 
-    /// A line above the bar, or by itself where there is no bar.
-    fn line(&self, text: String) {
-        self.bar.suspend(|| eprintln!("{text}"));
+    /// Leaves the terminal to others.
+    fn close(self) {
+        match self {
+            Self::Lines(screen) => screen.close(),
+            Self::Board(board) => drop(board),
+        }
     }
-}
-
-fn bar(steps: u64) -> ProgressBar {
-    let bar = ProgressBar::new(steps);
-    let template = "{bar:32} {pos}/{len} steps  {msg}  {elapsed} gone, {eta} left";
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 fn print_report(report: &Report, dry_run: bool) {
@@ -328,21 +252,4 @@ fn print_report(report: &Report, dry_run: bool) {
         let what = if report.is_adapter { "adapter" } else { "model" };
         println!("\n{what} saved in {}", shown(path).display());
     }
-}
-
-fn indented(text: &str) -> String {
-    text.lines().map(|line| format!("  │ {line}")).collect::<Vec<_>>().join("\n")
-}
-
-/// `1234567` as `1 234 567`.
-fn grouped(n: usize) -> String {
-    let digits = n.to_string();
-    let mut grouped = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            grouped.push(' ');
-        }
-        grouped.push(digit);
-    }
-    grouped
 }

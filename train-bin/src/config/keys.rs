@@ -80,6 +80,7 @@ pub(super) const KEYS: &[&str] = &[
     "train.save_every",
     "train.keep_last",
     "train.log_every",
+    "train.tensorboard",
     "train.threads",
     "train.trainable",
     "train.on_nonfinite",
@@ -162,6 +163,7 @@ const OTHER_NAMES: &[(&str, &str)] = &[
     ("load_best_model_at_end", "train.result"),
     ("early_stopping_patience", "train.patience"),
     ("early_stopping_threshold", "train.min_improvement"),
+    ("report_to", "train.tensorboard"),
     ("overwrite_output_dir", "train.overwrite"),
 ];
 

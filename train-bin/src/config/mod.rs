@@ -86,6 +86,7 @@
 //! save_every = 500             # steps; false: no checkpoints
 //! keep_last = 2                # checkpoints; false: all of them
 //! log_every = 1                # steps
+//! tensorboard = false          # true: event files for TensorBoard in the run folder
 //! threads = 8                  # default: all cores
 //! trainable = ["mlp", "norm"]  # without [lora]: weights to train, by parts of their names; default: all
 //! on_nonfinite = "stop"        # stop | skip: what a loss or gradient that isn't finite does
@@ -343,6 +344,8 @@ pub struct TrainSection {
     pub keep_last: Option<NonZeroUsize>,
     /// Steps between rows on the screen.
     pub log_every: NonZeroU64,
+    /// Whether event files for TensorBoard are written.
+    pub tensorboard: bool,
     /// CPU threads; `None`: all cores.
     pub threads: Option<NonZeroUsize>,
     /// The weights that are trained: whole names, or parts of them from dot to dot; empty: all. Only without `[lora]`.
@@ -447,6 +450,7 @@ impl Default for TrainSection {
             save_every: NonZeroU64::new(500),
             keep_last: NonZeroUsize::new(2),
             log_every: NonZeroU64::MIN,
+            tensorboard: false,
             threads: None,
             trainable: Vec::new(),
             watch: Watch::default(),

@@ -286,6 +286,7 @@ pub(super) struct RawTrain {
     pub(super) save_every: Field<OrOff<i64>>,
     pub(super) keep_last: Field<OrOff<i64>>,
     pub(super) log_every: Field<i64>,
+    pub(super) tensorboard: Field<bool>,
     pub(super) threads: Field<i64>,
     pub(super) trainable: Field<Vec<String>>,
     #[serde(flatten)]

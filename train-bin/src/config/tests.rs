@@ -95,6 +95,7 @@ eval_every = 5
 save_every = 6
 keep_last = 4
 log_every = 9
+tensorboard = true
 threads = 1
 on_nonfinite = "skip"
 max_skipped = 7
@@ -187,6 +188,7 @@ fn full() -> RunConfig {
             save_every: NonZeroU64::new(6),
             keep_last: NonZeroUsize::new(4),
             log_every: NonZeroU64::new(9).unwrap(),
+            tensorboard: true,
             threads: NonZeroUsize::new(1),
             trainable: Vec::new(),
             watch: Watch {

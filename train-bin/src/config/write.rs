@@ -156,6 +156,7 @@ fn raw_train(train: &TrainSection) -> Result<RawTrain, WriteError> {
         save_every: integer_or_off("train.save_every", train.save_every.map(NonZeroU64::get))?,
         keep_last: integer_or_off("train.keep_last", train.keep_last.map(|n| n.get() as u64))?,
         log_every: integer("train.log_every", train.log_every.get())?,
+        tensorboard: Field::Given(train.tensorboard),
         threads: match train.threads {
             Some(threads) => integer("train.threads", threads.get() as u64)?,
             None => Field::Absent,

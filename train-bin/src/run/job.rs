@@ -164,7 +164,7 @@ impl Job for RunJob<'_, '_> {
 }
 
 /// The model, ready for training as configured: with what a checkpoint holds, or as it is before the first step.
-fn trainable<A: TrainBackend>(
+pub(crate) fn trainable<A: TrainBackend>(
     config: &RunConfig,
     base: &Base,
     checkpoint: Option<&Path>,

@@ -14,12 +14,15 @@ use super::{Event, Report, RunError};
 use crate::book::Book;
 use crate::checkpoint::{self, Surroundings, TrainingState};
 use crate::config::{Kept, RunConfig};
+use crate::data_file::DataFile;
 use crate::manifest::{MANIFEST_FILE, Manifest, Outcome, Source};
 use crate::memory::peak_memory_mib;
 use crate::optimizer::OptimizerBackend;
+use crate::prepare::Data;
 use crate::run_folder::{Product, RunFolder, RunFolderError};
 use crate::step::TrainBackend;
 use crate::train::{Flow, State, StepLog};
+use crate::trainer_state::{self, Facts, TRAINER_STATE_FILE};
 
 /// Keeps a run: its folder, its book of evaluations, and its clock.
 pub(super) struct Keeper<'a, 'o> {
@@ -129,8 +132,7 @@ impl<'a, 'o> Keeper<'a, 'o> {
     ) -> Result<(), RunError> {
         self.write_manifest()?;
         self.look_at(model, 0)?;
-        self.begin();
-        Ok(())
+        self.begin()
     }
 
     /// Takes up where a checkpoint was saved.
@@ -148,8 +150,25 @@ impl<'a, 'o> Keeper<'a, 'o> {
         if self.book.is_exhausted(self.config.train.watch.patience) {
             self.end = End::WithoutProgress;
         }
-        self.begin();
-        Ok(())
+        self.begin()
+    }
+
+    /// The state of the run as transformers' Trainer tells it.
+    fn trainer_state(&self) -> Result<String, RunError> {
+        let train = &self.config.train;
+        let plan = self.look.plan;
+        let facts = Facts {
+            max_steps: plan.steps,
+            epochs: plan.loader(&self.look.data.train).epochs_of(plan.rows),
+            micro_batch_size: plan.micro_batch_size,
+            log_every: train.log_every.get(),
+            eval_every: train.eval_every.map(NonZeroU64::get),
+            save_every: train.save_every.map(NonZeroU64::get),
+            checkpoints: self.folder.checkpoint_names()?,
+        };
+        let metrics = self.folder.metrics()?;
+        let io = |source| RunFolderError::Io { path: TRAINER_STATE_FILE.into(), source };
+        Ok(trainer_state::text(&metrics, &facts).map_err(|error| io(error.into()))?)
     }
 
     fn write_manifest(&self) -> Result<(), RunError> {
@@ -159,9 +178,12 @@ impl<'a, 'o> Keeper<'a, 'o> {
         })
     }
 
-    fn begin(&mut self) {
+    fn begin(&mut self) -> Result<(), RunError> {
+        let Data { train, eval, .. } = self.look.data;
+        DataFile::of(train, eval.as_ref()).write(self.folder.path())?;
         self.started = Instant::now();
         self.last_step = self.started;
+        Ok(())
     }
 
     /// Whether the run was over already when it was taken up: with more steps it would be another one.
@@ -233,12 +255,14 @@ impl<'a, 'o> Keeper<'a, 'o> {
         model: CausalLm<B>,
         state: &State<B>,
     ) -> Result<(), RunError> {
+        let trainer_state = self.trainer_state()?;
         let surroundings = Surroundings {
             seconds: self.seconds(),
             book: &self.book,
             data: &self.manifest.rows,
             base: &self.manifest.base.hash,
             config: &self.config_text,
+            trainer_state: &trainer_state,
         };
         let keep = self.config.train.keep_last.map(NonZeroUsize::get);
         let tokenizer = &self.look.base.tokenizer;
@@ -299,6 +323,7 @@ impl<'a, 'o> Keeper<'a, 'o> {
             weights,
         });
         self.write_manifest()?;
+        self.folder.write_file(TRAINER_STATE_FILE, &self.trainer_state()?)?;
         let Book { first, last, best, first_answers, last_answers, .. } = self.book;
         let last = last.filter(|(at, _)| *at == step && !interrupted);
         let answers = first_answers.into_iter().zip(last_answers);

@@ -35,6 +35,7 @@ use crate::run_folder::{Locked, RunFolderError};
 use crate::train::{Plan, StepLog};
 use crate::trained::UnknownWeights;
 
+pub(crate) use job::trainable;
 use job::{RunJob, Start};
 
 /// What happens in a run, for whoever shows it.

@@ -38,8 +38,14 @@ impl Saver {
         let product = Product::Model { config_text, dtype: FloatDtype::F32 };
         let mut state = State::new(&Plan::new(9, 1, 1e-3));
         state.step = step;
-        let surroundings =
-            Surroundings { seconds: 1.0, book: &self.book, data: "d", base: "b", config: "" };
+        let surroundings = Surroundings {
+            seconds: 1.0,
+            book: &self.book,
+            data: "d",
+            base: "b",
+            config: "",
+            trainer_state: "{}",
+        };
         let model = self.model.clone();
         self.folder.save_checkpoint(
             &state,

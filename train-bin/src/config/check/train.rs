@@ -167,6 +167,9 @@ impl Check {
             log_every: self
                 .whole("train.log_every", raw.log_every, from_1, default.log_every, nonzero_u64)
                 .unwrap_or(default.log_every),
+            tensorboard: self
+                .given("train.tensorboard", raw.tensorboard)
+                .unwrap_or(default.tensorboard),
             threads: self.whole("train.threads", raw.threads, from_1, "all cores", nonzero_usize),
         }
     }
