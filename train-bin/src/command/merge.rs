@@ -6,11 +6,9 @@ use std::fs;
 use anyhow::{Context, Result};
 use emberlm::backend::{Job, run_on};
 use emberlm::cli::{MergeArgs, MergeDtype};
-use emberlm::config::Dtype;
 use emberlm::merge::{MergeOptions, Merged, Moved, Requantized, SAMPLE, merge};
 use emberlm::requantize::Survival;
 use emberlm::{Base, Divergence, TrainBackend};
-use emberlm_quant::tensor_file::FloatDtype;
 
 pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     let sample = match &args.sample {
