@@ -265,8 +265,8 @@ fn run_in(dtype: &str, recompute: &str) -> (f64, TensorFile) {
 fn a_whole_run_on_weights_of_16_bits() {
     let (plain, _) = run_in("f32", "block");
     let (loss, adapter) = run_in("bf16", "block");
-    // The built-in model is stored in f32; rounding it costs little, and is no stop to learning.
-    assert_close_number("loss after 6 steps", loss, plain, 2e-2);
+    // The built-in model is stored in bf16: nothing is lost by holding it so.
+    assert_close_number("loss after 6 steps", loss, plain, 1e-5);
     for (name, entry) in adapter.entries() {
         assert_eq!(FloatDtype::of_entry(entry.dtype), Some(FloatDtype::F32), "{name}");
     }
