@@ -408,9 +408,5 @@ mod tests {
         );
         let error = "x".parse::<Template>().unwrap_err();
         assert_eq!(error.to_string(), "expected a chat template, one of auto, none, found `x`");
-        assert_eq!(
-            error.to_string(),
-            "expected a schedule, one of cosine, linear, constant, found `polynomial`"
-        );
     }
 }
