@@ -68,7 +68,7 @@ fn a_sweep_proposes_a_rate_and_saves_nothing_but_its_picture() {
     let place = Place::new();
     let data = golden("train/lora-sft/data.jsonl");
     let line = format!(
-        "lr-find --model model --data {} --out sweep.html --backend flex --from 1e-5 --to 100 --steps 60",
+        "lr-find --model model --data {} --picture sweep.html --backend flex --from 1e-5 --to 100 --steps 60",
         data.display()
     );
     let found = place.json(&format!("{line} --json"));

@@ -103,7 +103,29 @@ fn histogram(lengths: impl Iterator<Item = usize>) -> Vec<LengthBin> {
 
 #[cfg(test)]
 mod tests {
+    use emberlm_data::ExampleOptions;
+
     use super::*;
+    use crate::builtin;
+
+    #[test]
+    fn a_data_set_is_told_in_numbers() {
+        let tokenizer = builtin::base().unwrap().tokenizer;
+        let rows = builtin::train_rows().unwrap();
+        let data = Dataset::build(rows, &tokenizer, &ExampleOptions::default()).unwrap();
+        let told = DataFile::of(&data, Some(&data));
+        assert_eq!(told.eval.as_ref(), Some(&told.train));
+        let SetOfRows { examples, longest, lengths, .. } = &told.train;
+        assert_eq!(lengths.iter().map(|bin| bin.count).sum::<usize>(), *examples);
+        let last = lengths.last().unwrap();
+        assert!((last.from..=last.to).contains(longest) && last.count > 0);
+
+        let place = tempfile::tempdir().unwrap();
+        told.write(place.path()).unwrap();
+        let text = std::fs::read_to_string(place.path().join(DATA_FILE)).unwrap();
+        assert_eq!(serde_json::from_str::<DataFile>(&text).unwrap(), told);
+        assert!(told.write(&place.path().join("none")).is_err());
+    }
 
     #[test]
     fn each_length_is_in_one_bin() {

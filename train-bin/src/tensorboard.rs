@@ -60,17 +60,20 @@ impl RunEvents {
                 ];
                 let peak = peak_memory_mib();
                 scalars.extend(peak.map(|mib| ("train/peak_memory_mib", mib as f64)));
-                self.scalars(log.step, &scalars)
+                self.scalars(log.step, log.step, &scalars)
             }
+            // A run that goes on may evaluate again where it was saved; the step itself was made before.
             Event::Evaluated { step, evaluation, .. } => self.scalars(
                 *step,
+                step + 1,
                 &[("eval/loss", evaluation.loss), ("eval/perplexity", evaluation.perplexity)],
             ),
             _ => Ok(()),
         }
     }
 
-    fn scalars(&mut self, step: u64, scalars: &[(&str, f64)]) -> io::Result<()> {
+    /// `from`: the step from which on files of an earlier part no longer count, if this begins the file of a new one.
+    fn scalars(&mut self, step: u64, from: u64, scalars: &[(&str, f64)]) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             none => {
@@ -78,7 +81,7 @@ impl RunEvents {
                 if !self.resumed {
                     remove_event_files(&self.folder)?;
                 }
-                none.insert(EventFile::create(&self.folder, self.resumed.then_some(step))?)
+                none.insert(EventFile::create(&self.folder, self.resumed.then_some(from))?)
             }
         };
         file.scalars(step, scalars)
@@ -260,8 +263,8 @@ mod tests {
     fn a_run_that_goes_on_opens_a_file_of_its_own_and_a_new_one_begins_anew() {
         let place = tempfile::tempdir().unwrap();
         let mut run = RunEvents::new(place.path(), false);
-        run.scalars(0, &[("eval/loss", 1.0)]).unwrap();
-        run.scalars(300, &[("train/loss", 2.5), ("train/epoch", 0.5)]).unwrap();
+        run.scalars(0, 1, &[("eval/loss", 1.0)]).unwrap();
+        run.scalars(300, 300, &[("train/loss", 2.5), ("train/epoch", 0.5)]).unwrap();
         let first = files(place.path());
         let written = messages(&first[0]);
         assert_eq!((first.len(), written.len()), (1, 3));
@@ -274,7 +277,7 @@ mod tests {
         assert_eq!(written[2][9..12], [0x10, 0xac, 0x02]);
 
         let mut resumed = RunEvents::new(place.path(), true);
-        resumed.scalars(200, &[("train/loss", 2.0)]).unwrap();
+        resumed.scalars(200, 200, &[("train/loss", 2.0)]).unwrap();
         let both = files(place.path());
         assert_eq!(both.len(), 2);
         let second = both.iter().find(|file| !first.contains(file)).unwrap();
@@ -282,7 +285,7 @@ mod tests {
 
         fs::write(place.path().join(TENSORBOARD_FOLDER).join("mine"), "mine").unwrap();
         let mut again = RunEvents::new(place.path(), false);
-        again.scalars(1, &[("train/loss", 2.0)]).unwrap();
+        again.scalars(1, 1, &[("train/loss", 2.0)]).unwrap();
         let left = files(place.path());
         let (mine, events): (Vec<_>, Vec<_>) = left.iter().partition(|file| file.ends_with("mine"));
         assert_eq!((mine.len(), events.len()), (1, 1), "{left:?}");

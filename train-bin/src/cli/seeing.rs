@@ -34,7 +34,7 @@ pub struct LrFindArgs {
     pub steps: u64,
     /// Page with the picture
     #[arg(long, value_name = "FILE", default_value = "lr-find.html", value_hint = ValueHint::FilePath)]
-    pub out: PathBuf,
+    pub picture: PathBuf,
     /// Print exactly one JSON object
     #[arg(long)]
     pub json: bool,

@@ -43,15 +43,15 @@ pub(crate) fn run(args: &LrFindArgs) -> Result<()> {
             file.file_name().unwrap_or_default().to_string_lossy()
         });
     let page = sweep_page(&name, &sweep)?;
-    write_atomically(&args.out, |out| out.write_all(page.as_bytes()))
-        .with_context(|| shown(&args.out).display().to_string())?;
+    write_atomically(&args.picture, |out| out.write_all(page.as_bytes()))
+        .with_context(|| shown(&args.picture).display().to_string())?;
     if args.json {
         let mut object = serde_json::to_value(&sweep)?;
-        object["picture"] = json!(args.out);
+        object["picture"] = json!(args.picture);
         println!("{object}");
     } else {
         print_table(&sweep);
-        println!("\npicture written to {}", shown(&args.out).display());
+        println!("\npicture written to {}", shown(&args.picture).display());
     }
     Ok(())
 }
