@@ -171,3 +171,53 @@ fn mixing_draws_by_weight_and_refuses_to_write_over_its_sources() {
     }
     assert_eq!(place.read("a.jsonl"), rows("a", 100));
 }
+
+#[test]
+fn token_files_are_listed_and_removed_and_nothing_else_is() {
+    let place = Place::new();
+    let train = "train --quiet --model model --data rows.jsonl --backend flex --dry-run \
+                 --set data.cache_dir=cache";
+    place.succeed(train);
+    place.succeed(&format!("{train} --set data.max_length=100"));
+    place.write("cache/notes.txt", "mine");
+    let listed = place.json("data cache cache --json");
+    let files = listed["files"].as_array().unwrap();
+    assert_eq!((files.len(), &listed["removed"]), (2, &Value::Bool(false)));
+    for file in files {
+        assert!(file["data_files"][0].as_str().unwrap().ends_with("rows.jsonl"));
+        assert_eq!(file["examples"], 1);
+    }
+    assert!(place.succeed("data cache cache").contains("2 token files"));
+    // What was used today is not old.
+    let old = place.json("data cache cache --clear --older-than 1 --json");
+    assert_eq!(old["files"], Value::Array(Vec::new()));
+    assert!(place.succeed("data cache cache --clear").contains("2 token files"));
+    let left: Vec<_> = std::fs::read_dir(place.path("cache")).unwrap().collect();
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(place.read("cache/notes.txt"), "mine");
+    let output = place.run("data cache nowhere");
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn what_the_template_refuses_is_skipped_in_training_and_told_again_from_the_cache() {
+    let place = Place::new();
+    let question = r#"{"messages":[{"role":"user","content":"Only a question"}]}"#;
+    place.write("rows.jsonl", format!("{question}\n{CONVERSATION}\nno row\n"));
+    let train = "train --model model --data rows.jsonl --backend flex --dry-run";
+    let refused = place.run(train);
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(stderr(&refused).contains("2 rows at fault"), "{}", stderr(&refused));
+    let skip = format!(
+        "{train} --set data.on_error=skip --set data.rejects=rejects.jsonl --set data.cache_dir=cache"
+    );
+    let mut told = Vec::new();
+    for _ in 0..2 {
+        let output = place.run(&skip);
+        assert!(output.status.success(), "{}", stderr(&output));
+        assert!(stderr(&output).contains("rows.jsonl:1"), "{}", stderr(&output));
+        told.push(place.read("rejects.jsonl"));
+    }
+    assert_eq!(told[0].lines().count(), 2);
+    assert_eq!(told[0], told[1]);
+}

@@ -48,7 +48,7 @@ fn dtype_is_a_setting_of_runs_and_a_flag_of_the_other_commands() {
     let config = config::load_str("[lora]", "run.toml", &args.run.overrides()).unwrap();
     assert_eq!(config.model.dtype, Dtype::Bf16);
     let whole = config::load_str("", "run.toml", &args.run.overrides()).unwrap_err().to_string();
-    assert!(whole.contains("(--dtype)") && whole.contains("add [lora]"), "{whole}");
+    assert!(whole.contains("--dtype: ") && whole.contains("add [lora]"), "{whole}");
     let Command::Generate(args) = parse("generate --model m --dtype f16").unwrap() else {
         panic!()
     };

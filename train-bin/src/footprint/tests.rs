@@ -1,8 +1,8 @@
 //! What is proposed, in which order.
 
 use super::*;
-use crate::optimizer::AdamWConfig;
 use crate::builtin;
+use crate::optimizer::AdamWConfig;
 
 fn workload(model: &ModelConfig) -> Workload<'_> {
     Workload {
