@@ -29,23 +29,15 @@ impl ExactIndex {
 
 /// Rows by their signatures. Two rows are compared if they agree in all places of some band; so of pairs at the
 /// threshold at least 97 in 100 are found, and nearly all that are more alike. Per row that is taken in: 256 bytes of
-/// signature and about 16 bytes a band.
+/// signature and about 10 bytes a band.
 pub(crate) struct NearIndex {
     threshold: f64,
     /// Places of a band.
     width: usize,
-    bands: Vec<HashTable<InBand>>,
+    /// Per band: places in `signatures`.
+    bands: Vec<HashTable<u32>>,
     signatures: Signatures,
     rows: Vec<u32>,
-}
-
-/// A row in the table of a band. With its hash beside it a table grows, and passes over other rows, without a look at the
-/// signatures: those lie all over the memory, and each look costs as much as all else that is done for a band.
-#[derive(Debug, Clone, Copy)]
-struct InBand {
-    /// Place in the signatures.
-    at: u32,
-    hash: u32,
 }
 
 /// Rows that share one band are compared at most so many: what thousands of rows have in common tells nothing.
@@ -111,11 +103,9 @@ impl NearIndex {
         let mut compared: Vec<u32> = Vec::new();
         for (band, table) in self.bands.iter().enumerate() {
             let (hash, own) = self.band(signature, band);
-            let alike = table.iter_hash(spread(hash)).filter(|row| row.hash == hash);
+            let alike = table.iter_hash(hash).copied();
             compared.extend(
-                alike
-                    .map(|row| row.at)
-                    .filter(|at| self.own(self.signatures.get(*at as usize), band) == own),
+                alike.filter(|at| self.band(self.signatures.get(*at as usize), band).1 == own),
             );
         }
         compared.sort_unstable();
@@ -135,35 +125,28 @@ impl NearIndex {
         self.rows.push(row);
         for band in 0..self.bands.len() {
             let (hash, _) = self.band(signature, band);
+            let (width, signatures) = (self.width, &self.signatures);
             let table = &mut self.bands[band];
-            let alike = table.iter_hash(spread(hash)).filter(|row| row.hash == hash);
-            if alike.count() < LONGEST_CHAIN {
-                table.insert_unique(spread(hash), InBand { at, hash }, |row| spread(row.hash));
+            if table.iter_hash(hash).count() < LONGEST_CHAIN {
+                table.insert_unique(hash, at, |at| {
+                    band_hash(&signatures.get(*at as usize)[band * width..][..width])
+                });
             }
         }
     }
 
-    fn band<'a>(&self, signature: &'a Signature, band: usize) -> (u32, &'a [u16]) {
-        let own = self.own(signature, band);
+    fn band<'a>(&self, signature: &'a Signature, band: usize) -> (u64, &'a [u16]) {
+        let own = &signature[band * self.width..][..self.width];
         (band_hash(own), own)
-    }
-
-    fn own<'a>(&self, signature: &'a Signature, band: usize) -> &'a [u16] {
-        &signature[band * self.width..][..self.width]
     }
 }
 
-fn band_hash(band: &[u16]) -> u32 {
+fn band_hash(band: &[u16]) -> u64 {
     let mut bytes = [0; 2 * PLACES];
     for (to, from) in bytes.chunks_exact_mut(2).zip(band) {
         to.copy_from_slice(&from.to_le_bytes());
     }
-    xxh3_64(&bytes[..2 * band.len()]) as u32
-}
-
-/// For the tables, which look at the lowest bits and at the highest.
-fn spread(hash: u32) -> u64 {
-    u64::from(hash) | u64::from(hash) << 32
+    xxh3_64(&bytes[..2 * band.len()])
 }
 
 #[cfg(test)]
