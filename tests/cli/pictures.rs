@@ -76,7 +76,7 @@ fn a_sweep_proposes_a_rate_and_saves_nothing_but_its_picture() {
     let rate = |n: usize| tried[n]["rate"].as_f64().unwrap();
     assert!((rate(0) / 1e-5 - 1.0).abs() < 1e-9);
     assert!((1..tried.len()).all(|n| rate(n) > rate(n - 1)));
-    assert_eq!(found["diverged"], true, "100 is too high for anything");
+    assert_eq!(found["diverged"], true, "100 is too high for anything: {found}");
     let (least, proposal) = (found["least_at"].as_f64(), found["proposal"].as_f64());
     let (least, proposal) = (least.unwrap(), proposal.unwrap());
     assert!((1e-4..10.0).contains(&least) && (proposal * 10.0 / least - 1.0).abs() < 1e-9);

@@ -22,6 +22,15 @@ const KEEP: f64 = 0.9;
 /// The sweep is over when the mean is so many times the least one.
 const DIVERGED: f64 = 4.0;
 
+/// Or when it fell by this share of what it was at first …
+const FELL: f64 = 0.2;
+
+/// … and gave back this share of that. Models with norms don't come to 4 times the least loss: theirs levels off.
+const GIVEN_BACK: f64 = 0.5;
+
+/// Steps after which the mean counts as what it was at first.
+const FIRST: usize = 10;
+
 /// The proposal is the rate of the least mean divided by this.
 const BELOW_LEAST: f64 = 10.0;
 
@@ -160,7 +169,11 @@ impl Losses {
         let mean = self.sum / self.weight;
         self.tried.push(Tried { rate, loss, mean });
         let least = self.tried.iter().fold(f64::INFINITY, |least, tried| least.min(tried.mean));
-        self.diverged = mean > DIVERGED * least;
+        let gave_back = self.tried.get(FIRST - 1).is_some_and(|first| {
+            let fell = first.mean - least;
+            fell > FELL * first.mean && mean > least + GIVEN_BACK * fell
+        });
+        self.diverged = gave_back || mean > DIVERGED * least;
         !self.diverged
     }
 
@@ -247,6 +260,18 @@ mod tests {
         let steepest = sweep.steepest_at.unwrap();
         // The mean follows the loss some steps later.
         assert!((5e-5..1e-3).contains(&steepest), "{steepest}");
+    }
+
+    #[test]
+    fn a_loss_that_levels_off_above_ends_the_sweep_too() {
+        // Falls from 6 to 4 around 1e-3 and comes back to 6 at 1e-2, as a model with norms does.
+        let loss =
+            |rate: f64| 6.0 - 2.0 / (1.0 + 1e-3 / rate) + 2.0 / (1.0 + (1e-2 / rate).powi(4));
+        let sweep = judged(loss);
+        assert!(sweep.diverged && sweep.tried.len() < 121);
+        let last = sweep.tried.last().unwrap();
+        assert!(last.mean < 6.0 && last.rate > 1e-2, "{last:?}");
+        assert!((1e-3..2e-2).contains(&sweep.least_at.unwrap()), "{sweep:?}");
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub struct LrFindArgs {
     /// The first rate
     #[arg(long, value_name = "RATE", default_value_t = 1e-6, value_parser = penalty)]
     pub from: f64,
-    /// The last rate; the sweep ends earlier if the loss is 4 times its least
+    /// The last rate; the sweep ends earlier if the loss rises too far
     #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = penalty)]
     pub to: f64,
     /// Steps from one to the other, by equal factors

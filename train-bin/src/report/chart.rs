@@ -138,9 +138,12 @@ impl Chart {
         }
         let x = Scale::exact(first, last, titles.spacing);
         // What is faint may leave the chart at its top, where that lets the others be seen.
-        let is_faint = |curve: &&Curve| curve.look == Look::Faint;
-        let strong = curves.iter().filter(|curve| !is_faint(curve)).flat_map(|curve| &curve.points);
-        let values = strong.map(|(_, value)| *value);
+        let strong = curves.iter().filter(|curve| curve.look != Look::Faint);
+        let greatest = strong
+            .flat_map(|curve| &curve.points)
+            .fold(f64::NEG_INFINITY, |greatest, (_, value)| greatest.max(*value));
+        let ceiling = greatest + 0.25 * greatest.abs();
+        let values = all().map(|(_, value)| *value).filter(|value| *value <= ceiling);
         let y = if titles.may_be_log { Scale::of(values) } else { Scale::linear(values) };
         let mut chart = Self::empty(titles, &x, &y);
         let curves = || curves.iter().filter(|curve| !curve.points.is_empty());
@@ -366,6 +369,18 @@ mod tests {
         let points = line.path.matches(['M', 'L']).count();
         assert_eq!(line.xs.split(' ').count(), points);
         assert_eq!(line.ys.split(' ').count(), points);
+    }
+
+    #[test]
+    fn faint_peaks_leave_the_chart_and_nothing_else_does() {
+        let faint = curve(0, vec![(0.0, 1.0), (5.0, 100.0), (10.0, 3.0)], Look::Faint);
+        let line = curve(0, vec![(0.0, 2.0), (10.0, 4.0)], Look::Plain);
+        let chart = Chart::of(&TITLES, &[faint, line]).unwrap();
+        let labels: Vec<&str> = chart.y.iter().map(|tick| tick.label.as_str()).collect();
+        assert_eq!(labels.last(), Some(&"4.0"), "{labels:?}");
+        let [faint, line] = &chart.curves[..] else { panic!("{chart:?}") };
+        assert!(faint.path.contains("L500.0 0.0"), "{}", faint.path);
+        assert!(!faint.path.contains(" 1000.0") && !line.path.contains(" 0.0"), "{chart:?}");
     }
 
     #[test]
