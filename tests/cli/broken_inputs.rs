@@ -302,7 +302,8 @@ fn a_backend_that_is_not_built_in() {
 
 #[test]
 fn a_dtype_that_the_backend_has_not() {
-    let command_line = format!("{TRAIN} --backend ndarray --dtype bf16");
+    let train = TRAIN.replace("flex", "ndarray");
+    let command_line = format!("{train} --dtype bf16");
     refused(1, &command_line, &["dtype bf16", "no such type", "Use f32"], |_| ());
 }
 
