@@ -113,7 +113,7 @@ pub(crate) fn equals_the_rounded_model<B: OptimizerBackend>(
 
 /// Activations have 16 bits here, and what is computed from them is as exact as those.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
-pub(crate) fn where_the_device_has_them<B: ModelBackend>() {
+pub(crate) fn where_the_device_has_them<B: OptimizerBackend>() {
     for dtype in HALVES {
         if B::has_float_type(dtype, &Default::default()) {
             for name in ["llama", "qwen2"] {
