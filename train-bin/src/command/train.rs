@@ -29,27 +29,27 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         && let Asked::Stages(stages) = config::load_stages(file, &args.run.overrides())?
     {
         let first = stages.first().map(|stage| &stage.config);
-        let session = Session::begin(first, How::of(args))?;
+        let process = Process::begin(first, How::of(args))?;
         if args.dry_run {
             // The models of the others are yet to be made.
             let first = stages.first().context("no stage")?;
-            return session.run(&first.config, None, true);
+            return process.run(&first.config, None, true);
         }
         return super::stages::run(stages, resume, |config, resume| {
-            session.run(config, resume, false)
+            process.run(config, resume, false)
         });
     }
     let config = match &args.resume {
         None => configuration(&args.run)?,
         Some(from) => configuration_to_resume(&args.run, from.as_deref())?,
     };
-    Session::begin(Some(&config), How::of(args))?.run(&config, resume, args.dry_run)
+    Process::begin(Some(&config), How::of(args))?.run(&config, resume, args.dry_run)
 }
 
 /// Runs a configuration from the beginning.
 pub(super) fn run_configured(config: &RunConfig, quiet: bool) -> Result<()> {
     let how = if quiet { How::Quiet } else { How::Lines };
-    Session::begin(Some(config), how)?.run(config, None, false)
+    Process::begin(Some(config), how)?.run(config, None, false)
 }
 
 /// How a run is shown as it goes.
@@ -71,12 +71,12 @@ impl How {
 }
 
 /// What is set once a process: its threads, and what happens on Ctrl-C.
-struct Session {
+struct Process {
     interrupt: Arc<AtomicBool>,
     how: How,
 }
 
-impl Session {
+impl Process {
     fn begin(config: Option<&RunConfig>, how: How) -> Result<Self> {
         if let Some(threads) = config.and_then(|config| config.train.threads) {
             rayon::ThreadPoolBuilder::new()
