@@ -254,3 +254,29 @@ fn plan_tells_the_memory_and_what_to_change() {
     assert!(first < second && second < third, "{text}");
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs about"));
 }
+
+#[test]
+fn a_reader_that_is_gone_ends_no_run() {
+    let place = Place::new();
+    let mut child = place
+        .command(
+            "train --model model --data rows.jsonl --out run --backend flex --set train.steps=2",
+        )
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Both ends are closed before anything is said.
+    drop(child.stdout.take());
+    drop(child.stderr.take());
+    assert!(child.wait().unwrap().success());
+    assert!(place.path("run/adapter_model.safetensors").exists());
+    let full = fs::OpenOptions::new().write(true).open("/dev/full");
+    if let Ok(full) = full {
+        let mut command =
+            place.command("eval --json --model model --data rows.jsonl --backend flex");
+        let output = command.stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "a result that is lost is an error");
+        assert!(stderr(&output).contains("standard output"), "{}", stderr(&output));
+    }
+}

@@ -1,5 +1,8 @@
 //! The command line: parses, calls the library, prints.
 
+#[macro_use]
+mod output;
+
 mod command;
 
 use std::process::ExitCode;
