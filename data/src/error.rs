@@ -388,14 +388,3 @@ impl fmt::Display for Faults {
 pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!(". Did you mean `{name}`?"))
 }
-
-/// The nearest of `known` to `found`, if any is near.
-pub(crate) fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
-    let found = found.to_lowercase();
-    known
-        .into_iter()
-        .map(|name| (strsim::damerau_levenshtein(&found, name), name))
-        .min()
-        .filter(|(distance, name)| *distance <= 1 + name.len() / 5)
-        .map(|(_, name)| name.to_owned())
-}

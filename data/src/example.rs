@@ -3,6 +3,8 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
+use clap::ValueEnum;
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{DataError, Faults, RowError};
@@ -40,7 +42,8 @@ impl Example {
 }
 
 /// How conversations are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum TemplateChoice {
     /// By the tokenizer's chat template; prompts with completions too, if it has one.
     #[default]

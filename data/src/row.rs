@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use serde_json::{Map, Value};
 
-use crate::error::{DataError, nearest};
+use crate::error::DataError;
+use crate::nearest::nearest;
 
 /// One message of a conversation.
 #[derive(Debug, Clone, PartialEq)]

@@ -2,7 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::error::{RowError, nearest};
+use crate::error::RowError;
+use crate::nearest::nearest;
 use crate::row::{Format, Message, Row};
 
 const ACCEPTED: &str = "`messages` [{role, content}]; `conversations` [{from, value}]; `instruction`, `input`, `output`; \

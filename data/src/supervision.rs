@@ -1,12 +1,15 @@
 //! Which of a conversation's turns are trained.
 
+use clap::ValueEnum;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use crate::error::RowError;
 use crate::row::Message;
 
 /// Which of the assistant's turns are trained. Nobody else's ever are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum TrainOn {
     /// All of them, whatever marks they or the rows carry.
     #[default]

@@ -26,18 +26,18 @@ impl Path {
 }
 
 /// Something to do with each float parameter of a module, whatever its rank.
-pub trait OnParam<B: Backend> {
+pub trait ParamVisitor<B: Backend> {
     /// Called once a parameter, in the order of the module's fields.
     fn param<const D: usize>(&mut self, name: &str, param: &Param<Tensor<B, D>>);
 }
 
 /// Calls `action` with every float parameter of `module` and its path.
-pub fn for_each_param<B: Backend, M: Module<B>>(module: &M, action: &mut impl OnParam<B>) {
+pub fn for_each_param<B: Backend, M: Module<B>>(module: &M, action: &mut impl ParamVisitor<B>) {
     struct Walk<'a, A> {
         path: Path,
         action: &'a mut A,
     }
-    impl<B: Backend, A: OnParam<B>> ModuleVisitor<B> for Walk<'_, A> {
+    impl<B: Backend, A: ParamVisitor<B>> ModuleVisitor<B> for Walk<'_, A> {
         fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<B, D>>) {
             self.action.param(&self.path.key(), param);
         }
@@ -52,7 +52,7 @@ pub fn for_each_param<B: Backend, M: Module<B>>(module: &M, action: &mut impl On
 }
 
 /// A change to each float parameter of a module, whatever its rank.
-pub trait MapParam<B: Backend> {
+pub trait ParamMapper<B: Backend> {
     /// Called once a parameter, in the order of the module's fields.
     fn map<const D: usize>(
         &mut self,
@@ -62,12 +62,12 @@ pub trait MapParam<B: Backend> {
 }
 
 /// Replaces every float parameter of `module` by what `action` makes of it.
-pub fn map_params<B: Backend, M: Module<B>>(module: M, action: &mut impl MapParam<B>) -> M {
+pub fn map_params<B: Backend, M: Module<B>>(module: M, action: &mut impl ParamMapper<B>) -> M {
     struct Walk<'a, A> {
         path: Path,
         action: &'a mut A,
     }
-    impl<B: Backend, A: MapParam<B>> ModuleMapper<B> for Walk<'_, A> {
+    impl<B: Backend, A: ParamMapper<B>> ModuleMapper<B> for Walk<'_, A> {
         fn map_float<const D: usize>(&mut self, param: Param<Tensor<B, D>>) -> Param<Tensor<B, D>> {
             self.action.map(&self.path.key(), param)
         }
@@ -84,7 +84,7 @@ pub fn map_params<B: Backend, M: Module<B>>(module: M, action: &mut impl MapPara
 /// Lets gradients reach the parameters whose name `trainable` accepts, and keeps them from all others.
 pub fn set_trainable<B: Backend, M: Module<B>>(module: M, trainable: impl Fn(&str) -> bool) -> M {
     struct Flag<F>(F);
-    impl<B: Backend, F: Fn(&str) -> bool> MapParam<B> for Flag<F> {
+    impl<B: Backend, F: Fn(&str) -> bool> ParamMapper<B> for Flag<F> {
         fn map<const D: usize>(
             &mut self,
             name: &str,
@@ -106,7 +106,7 @@ pub struct ParamCount {
     pub total: usize,
 }
 
-impl<B: Backend> OnParam<B> for ParamCount {
+impl<B: Backend> ParamVisitor<B> for ParamCount {
     fn param<const D: usize>(&mut self, _name: &str, param: &Param<Tensor<B, D>>) {
         let elements = param.shape().num_elements();
         self.total += elements;

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use burn::module::Param;
 use burn::tensor::{Tensor, backend::Backend};
-use emberlm_lora::walk::{OnParam, for_each_param};
+use emberlm_lora::walk::{ParamVisitor, for_each_param};
 use emberlm_quant::atomic_file::write_atomically;
 use emberlm_quant::bnb::{self, BnbConfig};
 use emberlm_quant::tensor_file::{FloatDtype, NamedTensor, StoredTensor, write_stored};
@@ -29,7 +29,7 @@ pub fn save<B: Backend>(
 ) -> Result<(), LoadError> {
     fs::create_dir_all(folder).map_err(|source| LoadError::Io { path: folder.into(), source })?;
     struct Collect<'a>(Vec<StoredTensor<'a>>, FloatDtype);
-    impl<B: Backend> OnParam<B> for Collect<'_> {
+    impl<B: Backend> ParamVisitor<B> for Collect<'_> {
         fn param<const D: usize>(&mut self, name: &str, param: &Param<Tensor<B, D>>) {
             let tensor = param.val();
             let shape = tensor.dims().to_vec();

@@ -2,8 +2,12 @@
 
 use std::fmt;
 
+use clap::ValueEnum;
+use serde::Serialize;
+
 /// How the numbers of a quantized weight are coded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum QuantFormat {
     /// 4 bits: the quantiles of a normal distribution (Dettmers et al., 2023, arXiv:2305.14314).
     Nf4,

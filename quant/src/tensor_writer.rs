@@ -5,21 +5,25 @@ use std::collections::HashMap;
 use std::io;
 use std::path::Path;
 
+use clap::ValueEnum;
 use half::{bf16, f16};
 use safetensors::tensor::{Dtype, View};
+use serde::Serialize;
 
 use crate::TensorFileError;
 use crate::atomic_file::replace_atomically;
 
 /// The float types that weights are written and held in.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum FloatDtype {
-    /// 32 bits.
+    /// 32-bit float.
+    #[default]
     F32,
-    /// 16 bits, IEEE half.
-    F16,
-    /// 16 bits, the upper half of an f32.
+    /// 16-bit float with the range of f32.
     Bf16,
+    /// 16-bit IEEE float.
+    F16,
 }
 
 impl FloatDtype {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use burn_flex::Flex;
 use emberlm::config::Recompute;
-use emberlm::footprint::Workload;
+use emberlm::memory::footprint::Workload;
 use emberlm::{
     AdamWConfig, Algorithm, Gradients, Optimizer, StepOptions, Training, loss_and_grads,
 };

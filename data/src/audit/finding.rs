@@ -3,7 +3,8 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::error::{DataError, nearest};
+use crate::error::DataError;
+use crate::nearest::nearest;
 
 /// Something that an audit counts rows of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -4,7 +4,8 @@ use std::str::FromStr;
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::error::{DataError, nearest};
+use crate::error::DataError;
+use crate::nearest::nearest;
 use crate::row::Row;
 
 /// The part of a row by which it is compared with others.

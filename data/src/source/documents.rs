@@ -5,15 +5,19 @@ use std::path::Path;
 use std::str::FromStr;
 use std::sync::Arc;
 
+use clap::ValueEnum;
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::open::{Input, Piece, line};
 use super::{Record, utf8};
-use crate::error::{DataError, Fault, RowError, nearest};
+use crate::error::{DataError, Fault, RowError};
+use crate::nearest::nearest;
 use crate::row::Source;
 
 /// What is one document in a file of plain text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum TextBy {
     /// The whole file.
     #[default]

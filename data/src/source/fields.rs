@@ -5,7 +5,8 @@ use std::str::FromStr;
 use serde_json::{Map, Value};
 
 use super::row_template::RowTemplates;
-use crate::error::{DataError, RowError, nearest};
+use crate::error::{DataError, RowError};
+use crate::nearest::nearest;
 use crate::row::{Format, Message, Row};
 use crate::shape::{detect, row_from_value};
 use crate::supervision::MARKS;

@@ -2,6 +2,9 @@
 
 use std::path::Path;
 
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::error::{DataError, Fault, Faults, RowError};
@@ -9,7 +12,8 @@ use crate::output::LineWriter;
 use crate::row::Source;
 
 /// What a row at fault does.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
+#[serde(tag = "on_error", rename_all = "lowercase")]
 pub enum OnError {
     /// It is an error; all are found first.
     #[default]
@@ -17,8 +21,31 @@ pub enum OnError {
     /// It is skipped, up to a limit.
     Skip {
         /// Rows that may be skipped; `None`: any number.
+        #[serde(rename = "max_errors", serialize_with = "or_false")]
         limit: Option<usize>,
     },
+}
+
+fn or_false<S: Serializer>(limit: &Option<usize>, serializer: S) -> Result<S::Ok, S::Error> {
+    match limit {
+        Some(limit) => limit.serialize(serializer),
+        None => false.serialize(serializer),
+    }
+}
+
+impl ValueEnum for OnError {
+    fn value_variants<'a>() -> &'a [Self] {
+        &[Self::Fail, Self::Skip { limit: None }]
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(match self {
+            Self::Fail => {
+                PossibleValue::new("fail").help("Stop with an error that names all of them")
+            }
+            Self::Skip { .. } => PossibleValue::new("skip").help("Skip the row"),
+        })
+    }
 }
 
 /// Takes the rows at fault.

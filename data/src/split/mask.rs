@@ -11,8 +11,9 @@ use serde::Serialize;
 use serde_json::json;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::error::{DataError, nearest};
+use crate::error::DataError;
 use crate::near::Part;
+use crate::nearest::nearest;
 use crate::output::LineWriter;
 use crate::row::{Row, Source};
 use crate::source::{ReadOptions, Rejects, for_each_batch};

@@ -2,7 +2,8 @@
 
 use whatlang::{Detector, Lang};
 
-use crate::error::{DataError, nearest};
+use crate::error::DataError;
+use crate::nearest::nearest;
 
 /// Letters of a stretch that is judged by itself.
 const STRETCH: usize = 200;

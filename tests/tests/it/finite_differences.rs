@@ -3,9 +3,9 @@
 use burn::tensor::{DType, Tensor, TensorData};
 use emberlm::Training;
 use emberlm::config::Recompute;
-use emberlm::step::loss_sum;
+use emberlm::trainer::step::loss_sum;
 use emberlm_data::Batch;
-use emberlm_lora::walk::{MapParam, map_params, set_trainable};
+use emberlm_lora::walk::{ParamMapper, map_params, set_trainable};
 use emberlm_lora::{LoraConfig, inject};
 use emberlm_model::{CausalLm, ModelConfig, random};
 use emberlm_tests::values;
@@ -17,7 +17,7 @@ type F64 = burn_ndarray::NdArray<f64>;
 /// Adds `by` to element `element` of the parameter `name`.
 fn nudged(model: CausalLm<F64>, name: &str, element: usize, by: f64) -> CausalLm<F64> {
     struct Nudge<'a>(&'a str, usize, f64);
-    impl MapParam<F64> for Nudge<'_> {
+    impl ParamMapper<F64> for Nudge<'_> {
         fn map<const D: usize>(
             &mut self,
             name: &str,

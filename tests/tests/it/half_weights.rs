@@ -7,7 +7,7 @@ use burn::tensor::{DType, Tensor, TensorData};
 use emberlm::config::{self, Recompute};
 use emberlm::run::{RunOptions, run};
 use emberlm::{OptimizerBackend, TrainBackend, Training, WeightForm};
-use emberlm_lora::walk::{MapParam, OnParam, for_each_param, map_params};
+use emberlm_lora::walk::{ParamMapper, ParamVisitor, for_each_param, map_params};
 use emberlm_lora::{LoraConfig, inject};
 use emberlm_model::weights::{Checkpoint, from_checkpoint};
 use emberlm_model::{CausalLm, LoadError, ModelBackend, ModelConfig};
@@ -31,7 +31,7 @@ fn rounded(dtype: FloatDtype, value: f32) -> f32 {
 /// The golden's model in f32, every weight rounded to `dtype`.
 fn load_rounded<B: ModelBackend>(name: &str, dtype: FloatDtype) -> (ModelConfig, CausalLm<B>) {
     struct Round(FloatDtype);
-    impl<B: ModelBackend> MapParam<B> for Round {
+    impl<B: ModelBackend> ParamMapper<B> for Round {
         fn map<const D: usize>(
             &mut self,
             _: &str,
@@ -145,7 +145,7 @@ fn matrices_are_held_in_16_bits_and_rounding_moves_the_logits() {
     for (dtype, held) in HALVES.into_iter().zip([DType::BF16, DType::F16]) {
         let (config, model) = load_in::<Flex>("llama", in_dtype(dtype)).unwrap();
         struct Types(Vec<(usize, DType)>);
-        impl<B: ModelBackend> OnParam<B> for Types {
+        impl<B: ModelBackend> ParamVisitor<B> for Types {
             fn param<const D: usize>(&mut self, _: &str, param: &Param<Tensor<B, D>>) {
                 self.0.push((D, param.val().dtype()));
             }

@@ -4,8 +4,8 @@ use burn::backend::Autodiff;
 use burn::module::{Module, Param};
 use burn::tensor::backend::Backend;
 use burn::tensor::{Tensor, TensorData};
-use emberlm::optimizer::adamw::Moments;
-use emberlm::optimizer::backend::portable_adamw;
+use emberlm::trainer::optimizer::adamw::Moments;
+use emberlm::trainer::optimizer::backend::portable_adamw;
 use emberlm::{
     AdafactorConfig, AdamWConfig, Algorithm, Gradients, LionConfig, MuonConfig, MuonScale,
     Optimizer, OptimizerBackend, OptimizerConfig, ParamGroups, SgdConfig,
@@ -156,7 +156,7 @@ type State<B> = (Tensor<B, 1>, Option<Moments<B>>);
 /// Three steps from the same start, each by `step`.
 fn three_steps<B: OptimizerBackend>(
     n: usize,
-    step: impl Fn(emberlm::optimizer::adamw::AdamWStep, Tensor<B, 1>, State<B>) -> State<B>,
+    step: impl Fn(emberlm::trainer::optimizer::adamw::AdamWStep, Tensor<B, 1>, State<B>) -> State<B>,
 ) -> [Vec<f32>; 3] {
     let device = Default::default();
     let tensor = |seed| float_tensor::<B, 1>(numbers(n, seed), [n], &device);

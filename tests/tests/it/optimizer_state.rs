@@ -4,7 +4,7 @@ use burn::backend::Autodiff;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use emberlm::optimizer::{OptimizerState, StateDtype, StateError, StateTensor};
+use emberlm::trainer::optimizer::{OptimizerState, StateDtype, StateError, StateTensor};
 use emberlm::{
     AdafactorConfig, AdamWConfig, Algorithm, Gradients, LionConfig, MuonConfig, MuonScale,
     Optimizer, OptimizerBackend, SgdConfig,

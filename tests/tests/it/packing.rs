@@ -3,17 +3,17 @@
 use std::sync::atomic::AtomicBool;
 
 use burn::module::AutodiffModule;
-use emberlm::check::TrainError;
 use emberlm::config::{self, Recompute};
-use emberlm::evaluate::{evaluate, evaluate_in};
+use emberlm::eval::evaluate::{evaluate, evaluate_in};
 use emberlm::run::{Event, RunOptions, run};
-use emberlm::train::{Flow, StepLog};
+use emberlm::trainer::check::TrainError;
+use emberlm::trainer::train::{Flow, StepLog};
 use emberlm::{AdamWConfig, Algorithm, OptimizerBackend, Plan, Training, train};
 use emberlm_data::{
     Batch, Cursor, Dataset, ExampleOptions, Format, Layout, Loader, TextTokenizer, parse_rows,
     read_rows,
 };
-use emberlm_lora::walk::{OnParam, for_each_param, set_trainable};
+use emberlm_lora::walk::{ParamVisitor, for_each_param, set_trainable};
 use emberlm_lora::{LoraConfig, inject};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
 use emberlm_tests::{assert_close, assert_close_number, golden_path, values};
@@ -93,7 +93,7 @@ fn a_packed_step_equals_an_unpacked_one() {
 /// All parameters, one after another.
 fn parameters<B: ModelBackend>(model: &CausalLm<B>) -> Vec<f64> {
     struct All(Vec<f64>);
-    impl<B: ModelBackend> OnParam<B> for All {
+    impl<B: ModelBackend> ParamVisitor<B> for All {
         fn param<const D: usize>(
             &mut self,
             _: &str,

@@ -56,7 +56,7 @@ pub(crate) fn golden_batch(model: &str) -> (TensorFile, Batch) {
 }
 
 pub(crate) fn inputs<B: ModelBackend>(config: &ModelConfig, batch: &Batch) -> Inputs<B> {
-    emberlm::step::inputs(config, batch, &Default::default())
+    emberlm::trainer::step::inputs(config, batch, &Default::default())
 }
 
 /// Mean loss over the batch's supervised tokens, and all gradients of it.

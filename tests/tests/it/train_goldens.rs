@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 
 use emberlm::config::{self, RunConfig};
-use emberlm::evaluate::evaluate;
+use emberlm::eval::evaluate::evaluate;
 use emberlm::run::{Event, RunOptions, run};
 use emberlm_data::{Dataset, ExampleOptions, Format, TextTokenizer, read_rows};
 use emberlm_lora::peft::{AdapterFolder, WEIGHTS_FILE};

@@ -2,7 +2,7 @@
 
 use burn_ndarray::NdArray;
 use emberlm::config::Recompute;
-use emberlm::step::loss_sum;
+use emberlm::trainer::step::loss_sum;
 use emberlm::{Gradients, StepOptions, Training, loss_and_grads};
 use emberlm_data::{Batch, Target};
 use emberlm_model::ModelConfig;

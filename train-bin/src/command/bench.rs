@@ -1,9 +1,9 @@
 //! `emberlm bench`.
 
 use anyhow::{Context, Result};
-use emberlm::backend::{Job, run_on};
-use emberlm::bench::{BenchOptions, BenchReport, bench};
 use emberlm::cli::BenchArgs;
+use emberlm::run::bench::{BenchOptions, BenchReport, bench};
+use emberlm::trainer::backend::{Job, run_on};
 use emberlm::{Base, TrainBackend};
 use serde_json::Value;
 

@@ -3,12 +3,12 @@
 use std::path::Path;
 
 use anyhow::Result;
-use emberlm::backend::{Job, resolve, run_on};
 use emberlm::cli::EvalArgs;
 use emberlm::config::Choice;
-use emberlm::prepare::{read_all, template_choice};
 use emberlm::run::pad_id;
-use emberlm::step::inputs;
+use emberlm::run::prepare::{read_all, template_choice};
+use emberlm::trainer::backend::{Job, resolve, run_on};
+use emberlm::trainer::step::inputs;
 use emberlm::{Base, Evaluation, TrainBackend, evaluate};
 use emberlm_data::{Batch, Cursor, Dataset, ExampleOptions, Layout, Loader};
 use emberlm_model::{CausalLm, ModelBackend};

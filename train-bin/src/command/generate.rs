@@ -3,10 +3,10 @@
 use std::io::{self, BufRead, IsTerminal, Read, Write};
 
 use anyhow::{Context, Result};
-use emberlm::backend::{Job, run_on};
 use emberlm::cli::{ChatArgs, GenerateArgs, ModelArgs, SamplingArgs};
-use emberlm::generate::Ended;
+use emberlm::eval::generate::Ended;
 use emberlm::run::stop_ids;
+use emberlm::trainer::backend::{Job, run_on};
 use emberlm::{Base, Generator, Sampling, TrainBackend};
 use emberlm_data::{Message, TextTokenizer};
 use serde_json::json;

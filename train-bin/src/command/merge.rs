@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use anyhow::{Context, Result};
-use emberlm::backend::{Job, run_on};
 use emberlm::cli::{MergeArgs, MergeDtype};
-use emberlm::merge::{MergeOptions, Merged, Moved, Requantized, SAMPLE, merge};
-use emberlm::requantize::Survival;
+use emberlm::export::merge::{MergeOptions, Merged, Moved, Requantized, SAMPLE, merge};
+use emberlm::export::requantize::Survival;
+use emberlm::trainer::backend::{Job, run_on};
 use emberlm::{Base, Divergence, TrainBackend};
 
 pub(crate) fn run(args: &MergeArgs) -> Result<()> {

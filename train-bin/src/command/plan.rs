@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use emberlm::cli::PlanArgs;
-use emberlm::footprint::{Need, Proposal, Size};
+use emberlm::memory::footprint::{MemoryEstimate, Proposal, Size};
 use emberlm::run::memory_need;
 use serde_json::json;
 
@@ -27,7 +27,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     )
 }
 
-pub(super) fn print_table(need: &Need) {
+pub(super) fn print_table(need: &MemoryEstimate) {
     println!(
         "memory of a step: micro-batches of up to {} × {} tokens, recompute {}",
         need.rows, need.seq, need.recompute
@@ -54,7 +54,7 @@ pub(super) fn proposals(proposals: &[Proposal]) -> String {
     proposals.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-fn as_json(need: &Need) -> serde_json::Value {
+fn as_json(need: &MemoryEstimate) -> serde_json::Value {
     json!({
         "total": need.footprint.total(),
         "parts": need.footprint,

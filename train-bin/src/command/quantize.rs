@@ -1,10 +1,10 @@
 //! `emberlm quantize`.
 
 use anyhow::Result;
-use emberlm::backend::{Job, run_on};
 use emberlm::cli::QuantizeArgs;
 use emberlm::config::Backend;
-use emberlm::quantize::{QuantizeReport, quantize};
+use emberlm::export::quantize::{QuantizeReport, quantize};
+use emberlm::trainer::backend::{Job, run_on};
 use emberlm::{Base, TrainBackend};
 use emberlm_quant::Quantization;
 

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail};
 use emberlm::cli::ReproduceArgs;
 use emberlm::config::shown;
-use emberlm::manifest::{MANIFEST_FILE, Manifest};
-use emberlm::reproduce::{Again, compare_weights, prepare};
+use emberlm::run::manifest::{MANIFEST_FILE, Manifest};
+use emberlm::run::reproduce::{Again, compare_weights, prepare};
 
 pub(crate) fn run(args: &ReproduceArgs) -> Result<()> {
     let manifest = match args.run.is_dir() {

@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
-use emberlm::backend::{Job, run_on};
 use emberlm::config::{ModelSource, RunConfig, Stage, shown};
-use emberlm::manifest::{MANIFEST_FILE, Manifest};
-use emberlm::merge::{MergeOptions, SAMPLE, merge};
-use emberlm::resume::Resume;
+use emberlm::export::merge::{MergeOptions, SAMPLE, merge};
+use emberlm::run::manifest::{MANIFEST_FILE, Manifest};
+use emberlm::run::resume::Resume;
+use emberlm::trainer::backend::{Job, run_on};
 use emberlm::{Base, TrainBackend};
 use emberlm_quant::tensor_file::FloatDtype;
 

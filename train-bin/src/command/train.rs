@@ -10,12 +10,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
-use emberlm::checkpoint::{self, CONFIG_FILE};
+use emberlm::base::builtin;
 use emberlm::cli::{RunArgs, TrainArgs};
 use emberlm::config::{self, Asked, Override, RunConfig, shown};
-use emberlm::resume::Resume;
+use emberlm::memory;
+use emberlm::run::checkpoint::{self, CONFIG_FILE};
+use emberlm::run::resume::Resume;
 use emberlm::run::{Event, Report, RunOptions, run as run_config};
-use emberlm::{builtin, memory};
 
 use curves::Curves;
 use said::grouped;

@@ -1,7 +1,7 @@
 //! Every kind of fault, the order of the sources, and the way back to TOML.
 
 use super::*;
-use crate::guard::{GuardConfig, OnNonFinite, OnSpike};
+use crate::trainer::guard::{GuardConfig, OnNonFinite, OnSpike};
 
 mod data;
 mod tuning;

@@ -3,7 +3,7 @@
 use std::num::NonZeroU64;
 
 use super::choice::Choice;
-use crate::guard::{GuardConfig, OnNonFinite, OnSpike};
+use crate::trainer::guard::{GuardConfig, OnNonFinite, OnSpike};
 
 /// How a run is watched over: some keys of `[train]`.
 #[derive(Debug, Clone, Copy, PartialEq)]

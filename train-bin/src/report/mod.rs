@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use minijinja::{AutoEscape, Environment, context};
 use serde::Serialize;
 
-use crate::data_file::SetOfRows;
+use crate::run::dataset_stats::DatasetStats;
 use chart::{Chart, Curve, Look, Titles, classes};
 use read::{RunData, StepRow};
 use scale::Spacing;
@@ -173,7 +173,7 @@ fn charts(runs: &[RunData]) -> Vec<Chart> {
 
 /// Histograms of lengths: the same data is shown once.
 fn data(runs: &[RunData]) -> Vec<DataView> {
-    let mut sets: Vec<(&'static str, &SetOfRows, Vec<&str>)> = Vec::new();
+    let mut sets: Vec<(&'static str, &DatasetStats, Vec<&str>)> = Vec::new();
     for run in runs {
         let Some(data) = &run.data else { continue };
         let own = [("Training data", Some(&data.train)), ("Evaluation data", data.eval.as_ref())];
@@ -185,7 +185,7 @@ fn data(runs: &[RunData]) -> Vec<DataView> {
             }
         }
     }
-    let view = |(what, set, names): (&'static str, &SetOfRows, Vec<&str>)| {
+    let view = |(what, set, names): (&'static str, &DatasetStats, Vec<&str>)| {
         let title = if names.len() == runs.len() {
             what.to_owned()
         } else {
@@ -196,7 +196,7 @@ fn data(runs: &[RunData]) -> Vec<DataView> {
     sets.into_iter().map(view).collect()
 }
 
-fn facts(set: &SetOfRows) -> String {
+fn facts(set: &DatasetStats) -> String {
     let count = |n: usize| scale::grouped(n as f64);
     let share = 100.0 * set.supervised_tokens as f64 / set.tokens.max(1) as f64;
     let mut facts = vec![
@@ -213,7 +213,7 @@ fn facts(set: &SetOfRows) -> String {
     facts.join(" · ")
 }
 
-fn lengths(set: &SetOfRows) -> Option<Chart> {
+fn lengths(set: &DatasetStats) -> Option<Chart> {
     let bars: Vec<_> = set
         .lengths
         .iter()

@@ -9,7 +9,7 @@ use serde_json::Value;
 use toml::Table;
 
 use super::thin::Point;
-use crate::data_file::{DATA_FILE, DataFile};
+use crate::run::dataset_stats::{DATA_FILE, DataFile};
 
 /// Files of a run folder that a report is made of.
 const METRICS_FILE: &str = "metrics.jsonl";

@@ -6,7 +6,7 @@ use super::chart::{Chart, Curve, Look, Titles};
 use super::scale::{self, Spacing, number};
 use super::summary::Figure;
 use super::{ReportError, environment};
-use crate::lr_find::{Sweep, Tried};
+use crate::run::lr_find::{Sweep, Tried};
 
 /// The page, as the text of an HTML file. `name`: what was swept.
 ///

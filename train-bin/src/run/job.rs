@@ -7,29 +7,29 @@ use emberlm_lora::LoraConfig;
 use emberlm_lora::walk::{ParamCount, count_params};
 use emberlm_model::{CausalLm, WeightForm};
 
-use super::keeper::Keeper;
-use super::look::Look;
+use super::callbacks::RunCallbacks;
+use super::evaluator::Evaluator;
 use super::{Event, Hashes, Report, RunError, RunOptions, declared_dtype, pad_id};
-use crate::backend::Job;
 use crate::base::Base;
 use crate::config::{Backend, Choice, LoraSection, LoraStart, RunConfig};
-use crate::footprint::Need;
-use crate::look_inside::look_inside;
-use crate::manifest::{Manifest, Source};
-use crate::prepare::{Data, prepare};
-use crate::resume::{GoOn, ResumeError};
-use crate::run_folder::{Locked, Product, RunFolder, RunFolderError};
-use crate::step::TrainBackend;
-use crate::train::{Plan, State, train_from};
+use crate::eval::batch_debug::batch_debug;
+use crate::memory::footprint::MemoryEstimate;
+use crate::run::manifest::{Manifest, Source};
+use crate::run::prepare::{Data, prepare};
+use crate::run::resume::{ResumeError, ResumePoint};
+use crate::run::run_folder::{Artifact, LockedRunFolder, RunFolder, RunFolderError};
+use crate::trainer::backend::Job;
+use crate::trainer::step::TrainBackend;
+use crate::trainer::train::{Plan, State, train_from};
 
 /// Where a run begins.
 pub(super) enum Start {
     /// At the first step, in a folder that is yet to be opened.
     Fresh,
     /// At the first step, in the folder of a run that came to no checkpoint.
-    FreshIn(Locked),
+    FreshIn(LockedRunFolder),
     /// Where another one was interrupted.
-    GoOn(Locked, Box<GoOn>),
+    ResumePoint(LockedRunFolder, Box<ResumePoint>),
 }
 
 pub(super) struct RunJob<'a, 'o> {
@@ -41,7 +41,7 @@ pub(super) struct RunJob<'a, 'o> {
     pub(super) data: &'a Data,
     pub(super) plan: &'a Plan,
     pub(super) backend: Backend,
-    pub(super) need: Need,
+    pub(super) need: MemoryEstimate,
     pub(super) hashes: Hashes,
 }
 
@@ -56,7 +56,7 @@ impl Start {
         match self {
             Self::Fresh => {}
             Self::FreshIn(_) => on_event(Event::Resumed { from: None, step: 0, changes: &[] }),
-            Self::GoOn(_, go_on) => {
+            Self::ResumePoint(_, go_on) => {
                 let state = &go_on.checkpoint.state;
                 go_on.check("the data", &state.data, &hashes.rows)?;
                 go_on.check("the base model", &state.base, &hashes.base()?.hash)?;
@@ -70,9 +70,9 @@ impl Start {
         Ok(())
     }
 
-    fn go_on(&self) -> Option<&GoOn> {
+    fn go_on(&self) -> Option<&ResumePoint> {
         match self {
-            Self::GoOn(_, go_on) => Some(go_on),
+            Self::ResumePoint(_, go_on) => Some(go_on),
             Self::Fresh | Self::FreshIn(_) => None,
         }
     }
@@ -81,7 +81,7 @@ impl Start {
         Ok(match self {
             Self::Fresh => RunFolder::create(config)?,
             Self::FreshIn(folder) => folder.begin_again(config)?,
-            Self::GoOn(folder, go_on) => {
+            Self::ResumePoint(folder, go_on) => {
                 let step = go_on.checkpoint.state.step;
                 folder.go_on(config, step, go_on.other_folder.as_deref())?
             }
@@ -104,15 +104,15 @@ impl Job for RunJob<'_, '_> {
         let pad_id = pad_id(&base.tokenizer);
         if config.train.watch.debug {
             let (data, tokenizer) = (&data.train, &base.tokenizer);
-            let inside = look_inside(&model, &base.config, data, tokenizer, pad_id, plan);
-            on_event(Event::Inside { inside: &inside });
+            let inside = batch_debug(&model, &base.config, data, tokenizer, pad_id, plan);
+            on_event(Event::BatchDebug { inside: &inside });
         }
         if options.dry_run {
             return Ok(report);
         }
         let product = match &lora {
-            Some(config) => Product::Adapter { config, base: &base.name },
-            None => Product::Model {
+            Some(config) => Artifact::Adapter { config, base: &base.name },
+            None => Artifact::Model {
                 config_text: &base.config_text,
                 dtype: declared_dtype(&base.config_text).unwrap_or(base.stored_dtype()),
             },
@@ -134,9 +134,9 @@ impl Job for RunJob<'_, '_> {
             hashes.rows,
         );
         let manifest = manifest.map_err(RunFolderError::from)?;
-        let look = Look { base, data, pad_id, plan, date: &config.data.date };
+        let look = Evaluator { base, data, pad_id, plan, date: &config.data.date };
         let folder = start.open_folder(config)?;
-        let mut keeper = Keeper::new(config, manifest, look, product, folder, on_event)?
+        let mut keeper = RunCallbacks::new(config, manifest, look, product, folder, on_event)?
             .interrupted_by(options.interrupt);
         match &checkpoint {
             None => keeper.before_the_first_step(&model.valid())?,

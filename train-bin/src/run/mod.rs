@@ -1,8 +1,20 @@
 //! A whole run: from a checked configuration to a saved result.
 
+pub mod bench;
+mod callbacks;
+pub mod checkpoint;
+pub mod dataset_stats;
+pub mod eval_history;
+mod evaluator;
 mod job;
-mod keeper;
-mod look;
+pub mod lr_find;
+pub mod manifest;
+pub mod metrics;
+pub mod prepare;
+pub mod reproduce;
+pub mod resume;
+pub mod run_folder;
+mod tuning;
 
 use std::io;
 use std::path::PathBuf;
@@ -16,24 +28,24 @@ use emberlm_model::ModelConfig;
 use emberlm_quant::QuantFormat;
 use emberlm_quant::tensor_file::FloatDtype;
 
-use crate::backend::{BackendError, resolve, run_on};
 use crate::base::BaseError;
-use crate::book::Best;
-use crate::check::TrainError;
-use crate::checkpoint::CheckpointError;
+use crate::base::file_hash::{Hashing, hex};
 use crate::config::{Backend, Change, RunConfig};
-use crate::evaluate::Evaluation;
-use crate::file_hash::{Hashing, hex};
-use crate::footprint::Need;
-use crate::generate::GenerateError;
-use crate::look_inside::Inside;
-use crate::manifest::{Source, begin_hashing_data};
+use crate::eval::batch_debug::BatchDebug;
+use crate::eval::evaluate::Evaluation;
+use crate::eval::generate::GenerateError;
 use crate::memory::available_memory;
-use crate::prepare::{Data, Drawn, open_base, plan, workload};
-use crate::resume::{self, Resume, ResumeError};
-use crate::run_folder::{Locked, RunFolderError};
-use crate::train::{Plan, StepLog};
-use crate::trained::UnknownWeights;
+use crate::memory::footprint::MemoryEstimate;
+use crate::run::checkpoint::CheckpointError;
+use crate::run::eval_history::Best;
+use crate::run::manifest::{Source, begin_hashing_data};
+use crate::run::prepare::{Data, Drawn, open_base, plan, workload};
+use crate::run::resume::{Resume, ResumeError};
+use crate::run::run_folder::{LockedRunFolder, RunFolderError};
+use crate::trainer::backend::{BackendError, resolve, run_on};
+use crate::trainer::check::TrainError;
+use crate::trainer::freeze::UnknownWeights;
+use crate::trainer::train::{Plan, StepLog};
 
 pub(crate) use job::trainable;
 use job::{RunJob, Start};
@@ -61,7 +73,7 @@ pub enum Event<'a> {
     /// How much memory a step will need.
     Memory {
         /// Beside what there is.
-        need: &'a Need,
+        need: &'a MemoryEstimate,
     },
     /// The model stands, and training is about to begin.
     Model {
@@ -80,9 +92,9 @@ pub enum Event<'a> {
         what: &'a str,
     },
     /// The first micro-batch, looked at closely.
-    Inside {
+    BatchDebug {
         /// What was seen.
-        inside: &'a Inside,
+        inside: &'a BatchDebug,
     },
     /// Newer checkpoints can't be used; an older one will be.
     Damaged {
@@ -134,7 +146,7 @@ pub enum Event<'a> {
 #[derive(Debug, Clone)]
 pub struct Report {
     /// How much memory a step was expected to need.
-    pub memory: Need,
+    pub memory: MemoryEstimate,
     /// Elements that were trained, and all.
     pub count: ParamCount,
     /// Steps made.
@@ -160,7 +172,7 @@ pub struct Report {
 }
 
 impl Report {
-    fn new(memory: Need, count: ParamCount, is_adapter: bool) -> Self {
+    fn new(memory: MemoryEstimate, count: ParamCount, is_adapter: bool) -> Self {
         Self {
             memory,
             count,
@@ -243,14 +255,14 @@ pub fn run(
     let start = match options.resume.as_ref().filter(|_| !options.dry_run) {
         None => Start::Fresh,
         Some(resume) => {
-            let folder = Locked::open(&config.train.output_dir)?;
+            let folder = LockedRunFolder::open(&config.train.output_dir)?;
             let (go_on, damaged) = resume::find(&folder, config, resume)?;
             if !damaged.is_empty() {
                 on_event(Event::Damaged { why: &damaged });
             }
             match go_on {
                 None => Start::FreshIn(folder),
-                Some(go_on) => Start::GoOn(folder, Box::new(go_on)),
+                Some(go_on) => Start::ResumePoint(folder, Box::new(go_on)),
             }
         }
     };
@@ -276,7 +288,8 @@ pub fn run(
     let plan = plan(config, &data.train)?;
     start.check(&mut hashes, &plan, on_event)?;
     let backend = resolve(config.model.backend);
-    let need = Need::of(&workload(config, &base, &data.train, &plan)?, available(backend))?;
+    let need =
+        MemoryEstimate::of(&workload(config, &base, &data.train, &plan)?, available(backend))?;
     on_event(Event::Memory { need: &need });
     let (base, data, plan) = (&base, &data, &plan);
     run_on(
@@ -310,12 +323,12 @@ impl Hashes {
 ///
 /// # Errors
 /// [`RunError`], as for the run itself as far as its configuration, its data and its model's files are concerned.
-pub fn memory_need(config: &RunConfig, available: Option<u64>) -> Result<Need, RunError> {
+pub fn memory_need(config: &RunConfig, available: Option<u64>) -> Result<MemoryEstimate, RunError> {
     let base = open_base(config)?;
     let data = Data::read(config, &base.tokenizer, &mut |_| ())?;
     let available = available.or_else(|| self::available(resolve(config.model.backend)));
     let plan = plan(config, &data.train)?;
-    Ok(Need::of(&workload(config, &base, &data.train, &plan)?, available)?)
+    Ok(MemoryEstimate::of(&workload(config, &base, &data.train, &plan)?, available)?)
 }
 
 /// Memory that a backend's device has free; `None` for GPUs, which don't tell.

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use emberlm::cli::data::CheckArgs;
-use emberlm::prepare::template_choice;
+use emberlm::run::prepare::template_choice;
 use emberlm_data::{AuditOptions, AuditReport, Example, ExampleOptions, FailOn, audit, preview};
 use serde_json::json;
 

@@ -4,7 +4,7 @@ use std::io;
 
 use emberlm::config::RunConfig;
 use emberlm::run::Event;
-use emberlm::tensorboard::RunEvents;
+use emberlm::run::metrics::tensorboard::RunEvents;
 
 /// Writes events until one can't be written.
 pub(super) struct Curves {

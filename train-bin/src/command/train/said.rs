@@ -1,10 +1,10 @@
 //! What is said of a run as it goes, line by line, wherever the lines are shown.
 
 use emberlm::config::shown;
-use emberlm::footprint::Size;
-use emberlm::prepare::Drawn;
+use emberlm::memory::footprint::Size;
 use emberlm::run::Event;
-use emberlm::train::{Spike, StepLog};
+use emberlm::run::prepare::Drawn;
+use emberlm::trainer::train::{Spike, StepLog};
 use emberlm_data::{CacheEvent, Layout};
 
 use crate::command::plan::proposals;
@@ -66,7 +66,7 @@ pub(super) fn said(event: &Event<'_>, log_every: u64, ansi: bool) -> Option<Stri
                 plan.micro_batch_size,
             )
         }
-        Event::Inside { inside } => inside.to_string(),
+        Event::BatchDebug { inside } => inside.to_string(),
         Event::Warning { what } => format!("warning: {what}"),
         Event::Damaged { why } => {
             why.iter().map(|why| format!("warning: {why}")).collect::<Vec<_>>().join("\n")

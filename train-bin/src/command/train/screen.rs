@@ -3,7 +3,7 @@
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use emberlm::footprint::Size;
+use emberlm::memory::footprint::Size;
 use emberlm::memory::peak_memory_mib;
 use emberlm::run::Event;
 use indicatif::{ProgressBar, ProgressStyle};

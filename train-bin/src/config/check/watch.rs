@@ -4,7 +4,7 @@ use super::Check;
 use super::fields::{is_not_negative, is_positive, nonzero_u64, not_negative};
 use crate::config::raw::{Field, RawWatch};
 use crate::config::watch::{Kept, Watch};
-use crate::guard::GuardConfig;
+use crate::trainer::guard::GuardConfig;
 
 impl Check {
     /// `evaluates`: whether the run is evaluated before its end.

@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use emberlm::footprint::Size;
+use emberlm::memory::footprint::Size;
 use emberlm::memory::peak_memory_mib;
 use emberlm::run::Event;
 use ratatui::DefaultTerminal;

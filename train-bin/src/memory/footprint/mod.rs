@@ -1,0 +1,548 @@
+//! How much memory a run will need, told before it starts.
+//!
+//! Counted, not measured: the bytes of what the training step is known to hold ([`step`](crate::trainer::step)), at the two moments
+//! when it holds the most. `docs/performance.md` has the counts beside measured peaks.
+//!
+//! ```text
+//!   weights ─ adapters ─ moments ─┬─ kept by the blocks ─ a chunk of logits          (after forward)
+//!                                 ├─ kept by the blocks ─ one block's gradients      (backward begins)
+//!                                 └─ all gradients ─ workspace of the largest tensor (optimizer)
+//! ```
+
+use std::fmt;
+
+use emberlm_lora::{LoraConfig, LoraConfigError};
+use emberlm_model::ModelConfig;
+use emberlm_quant::tensor_file::FloatDtype;
+use emberlm_quant::{PANEL, QuantFormat, Quantization};
+use serde::Serialize;
+
+use crate::config::Recompute;
+use crate::trainer::freeze::is_named;
+use crate::trainer::optimizer::Algorithm;
+use crate::trainer::step::chunk_rows;
+
+/// The keys of the two weights that are no part of a block and large.
+const EMBEDDING: &str = "model.embed_tokens.weight";
+const HEAD: &str = "lm_head.weight";
+
+/// Bytes of a number in f32.
+const FLOAT: u64 = 4;
+
+/// The program itself with its threads' stacks, in bytes: what remains of a measured peak when all tensors are taken off.
+const PROGRAM: u64 = 60 << 20;
+
+/// A token of the vocabulary, in the tokenizer's tables.
+const VOCABULARY_ENTRY: u64 = 400;
+
+/// What the allocator holds beyond what is asked of it, as a share: freed blocks between those in use.
+const ALLOCATOR: f64 = 0.15;
+
+/// A step, as far as memory depends on it.
+#[derive(Debug, Clone)]
+pub struct Workload<'a> {
+    /// The model.
+    pub model: &'a ModelConfig,
+    /// How the weights of the linear layers are held, if not dense.
+    pub quantization: Option<Quantization>,
+    /// The float type of what is dense.
+    pub dtype: FloatDtype,
+    /// The float type of activations.
+    pub activations: FloatDtype,
+    /// The adapters; `None`: all weights are trained.
+    pub lora: Option<LoraConfig>,
+    /// Weights that are trained where there are no adapters, by parts of their names; empty: all.
+    pub trainable: &'a [String],
+    /// Rows of the largest micro-batch.
+    pub rows: usize,
+    /// Its tokens a row, padding included.
+    pub seq: usize,
+    /// Its supervised tokens.
+    pub targets: usize,
+    /// Micro-batches of a step.
+    pub grad_accumulation: usize,
+    /// What is kept for backward.
+    pub recompute: Recompute,
+    /// The optimizer.
+    pub optimizer: Algorithm,
+}
+
+/// Bytes by what they are for. The parts are those of the moment at which the sum is greatest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Footprint {
+    /// Frozen and trained weights without adapters.
+    pub weights: u64,
+    /// The adapters.
+    pub adapters: u64,
+    /// The optimizer's state.
+    pub optimizer: u64,
+    /// Gradients of what is trained.
+    pub gradients: u64,
+    /// What the blocks keep for backward.
+    pub activations: u64,
+    /// Logits of one chunk, their gradient, and the rows they are made from.
+    pub logits: u64,
+    /// What one block's backward, or the optimizer, needs in passing.
+    pub workspace: u64,
+    /// The program, its tokenizer, and what the allocator holds beyond what is asked of it.
+    pub overhead: u64,
+}
+
+impl Footprint {
+    /// The sum.
+    pub fn total(&self) -> u64 {
+        self.tensors() + self.overhead
+    }
+
+    fn tensors(&self) -> u64 {
+        let Self {
+            weights, adapters, optimizer, gradients, activations, logits, workspace, ..
+        } = self;
+        weights + adapters + optimizer + gradients + activations + logits + workspace
+    }
+
+    /// The parts with their names, in the order of [`Footprint`]'s fields.
+    pub fn parts(&self) -> [(&'static str, u64); 8] {
+        [
+            ("weights", self.weights),
+            ("adapters", self.adapters),
+            ("optimizer", self.optimizer),
+            ("gradients", self.gradients),
+            ("activations", self.activations),
+            ("logits", self.logits),
+            ("workspace", self.workspace),
+            ("overhead", self.overhead),
+        ]
+    }
+}
+
+impl Workload<'_> {
+    /// What the step will need.
+    ///
+    /// # Errors
+    /// A pattern in the adapters' configuration that is no regular expression.
+    pub fn footprint(&self) -> Result<Footprint, LoraConfigError> {
+        let blocks = self.blocks()?;
+        let tokens = (self.rows * self.seq) as u64;
+        let hidden = self.model.hidden_size as u64;
+        let inner = self.model.intermediate_size as u64;
+        let float = self.activations.bytes() as u64;
+        let stream = tokens * hidden * float;
+
+        let adapters: u64 = blocks.iter().map(Block::adapter_elements).sum::<u64>() * FLOAT
+            + self.head_adapter_elements()? * FLOAT;
+        let weights = self.weight_bytes();
+        let trained = if self.lora.is_some() { adapters } else { self.trained_weights() };
+        let optimizer = self.optimizer_bytes(&blocks)?;
+
+        let reached = blocks.iter().position(Block::is_trained).unwrap_or(blocks.len());
+        let kept = |block: &Block| tokens * block.kept(self, block.index > reached) * float;
+        let above = &blocks[reached..];
+        // Beside what the blocks keep, their output or its gradient.
+        let (activations, one_block) = match self.recompute {
+            Recompute::None | Recompute::Selective => {
+                (above.iter().map(kept).sum::<u64>() + 2 * stream, 0)
+            }
+            // Its input is among those that are kept.
+            Recompute::Block => {
+                let most = above.iter().map(kept).max().unwrap_or(stream);
+                (stream * (above.len() as u64 + 1), most - stream)
+            }
+        };
+
+        let chunk = chunk_rows(self.model.vocab_size).min(self.targets) as u64;
+        let supervised = self.targets as u64 * hidden * float;
+        // Their gradient takes the place of those that a frozen head makes.
+        let copies = if self.lora.is_some() { 1 } else { 2 };
+        let logits = copies * chunk * self.model.vocab_size as u64 * float + 3 * supervised;
+
+        // The gradients by the block's input and output, and those by the feed-forward's product and its two factors.
+        let in_backward = match above {
+            [] => 0,
+            _ => tokens * (2 * hidden + 3 * inner) * float + one_block,
+        };
+        let embedding = (self.model.vocab_size * self.model.hidden_size) as u64 * FLOAT;
+        let head = if self.model.tie_word_embeddings { EMBEDDING } else { HEAD };
+        let early = match self.lora {
+            Some(_) => trained,
+            None if self.trains(head) => embedding,
+            None => 0,
+        };
+        // A second micro-batch makes its gradients beside the sum of those before.
+        let held_over = if self.grad_accumulation > 1 { trained } else { 0 };
+        let in_optimizer = 4 * self.largest_trained(&blocks);
+
+        let decoding = self.decoding();
+        let base = Footprint {
+            weights,
+            adapters,
+            optimizer,
+            gradients: 0,
+            activations: 0,
+            logits: 0,
+            workspace: decoding,
+            overhead: 0,
+        };
+        let moments = [
+            Footprint { activations, logits, gradients: held_over + early, ..base },
+            Footprint {
+                activations,
+                workspace: in_backward + decoding,
+                gradients: held_over + early,
+                ..base
+            },
+            Footprint {
+                gradients: held_over + trained,
+                workspace: in_optimizer + decoding,
+                ..base
+            },
+        ];
+        let [mut most, others @ ..] = moments;
+        for other in others {
+            if other.tensors() > most.tensors() {
+                most = other;
+            }
+        }
+        let program = PROGRAM + VOCABULARY_ENTRY * self.model.vocab_size as u64;
+        most.overhead = program + (most.tensors() as f64 * ALLOCATOR) as u64;
+        Ok(most)
+    }
+
+    /// The blocks, each with the ranks of its adapters.
+    fn blocks(&self) -> Result<Vec<Block>, LoraConfigError> {
+        (0..self.model.num_hidden_layers)
+            .map(|index| {
+                let linear = |(name, [d_out, d_in]): (&'static str, [usize; 2])| {
+                    let path = format!("model.layers.{index}.{name}");
+                    let rank = match &self.lora {
+                        Some(lora) if lora.targets_layer(&path, false)? => {
+                            Some(lora.rank_and_scaling(&path)?.0 as u64)
+                        }
+                        _ => None,
+                    };
+                    Ok(BlockLinear { d_out: d_out as u64, d_in: d_in as u64, rank })
+                };
+                let [q, k, v, o, gate, up, down] = self.model.block_linears().map(linear);
+                let prefix = format!("model.layers.{index}.");
+                let whole = self
+                    .model
+                    .tensors()
+                    .iter()
+                    .any(|(key, _)| key.starts_with(&prefix) && self.trains(key))
+                    || self.trains(EMBEDDING);
+                Ok(Block {
+                    index,
+                    whole,
+                    q: q?,
+                    k: k?,
+                    v: v?,
+                    o: o?,
+                    gate: gate?,
+                    up: up?,
+                    down: down?,
+                })
+            })
+            .collect()
+    }
+
+    /// Bytes of the optimizer's state, tensor by tensor.
+    fn optimizer_bytes(&self, blocks: &[Block]) -> Result<u64, LoraConfigError> {
+        if self.lora.is_none() {
+            let tensors = self.model.tensors();
+            let trained = tensors.iter().filter(|(key, _)| self.trains(key));
+            return Ok(trained.map(|(key, shape)| self.optimizer.state_bytes(key, shape)).sum());
+        }
+        let of = |rank: u64, d_out: u64, d_in: u64| {
+            let [rank, d_out, d_in] = [rank, d_out, d_in].map(|axis| axis as usize);
+            self.optimizer.state_bytes("lora_a", &[rank, d_in])
+                + self.optimizer.state_bytes("lora_b", &[d_out, rank])
+        };
+        let linears = blocks.iter().flat_map(Block::linears);
+        let in_blocks: u64 =
+            linears.filter_map(|linear| Some(of(linear.rank?, linear.d_out, linear.d_in))).sum();
+        let [vocab, hidden] = [self.model.vocab_size, self.model.hidden_size].map(|n| n as u64);
+        let in_head = self.head_adapter_rank()?.map_or(0, |rank| of(rank, vocab, hidden));
+        Ok(in_blocks + in_head)
+    }
+
+    fn head_adapter_elements(&self) -> Result<u64, LoraConfigError> {
+        let rank = self.head_adapter_rank()?.unwrap_or(0);
+        Ok(rank * (self.model.vocab_size + self.model.hidden_size) as u64)
+    }
+
+    fn head_adapter_rank(&self) -> Result<Option<u64>, LoraConfigError> {
+        let Some(lora) = self.lora.as_ref().filter(|_| !self.model.tie_word_embeddings) else {
+            return Ok(None);
+        };
+        if !lora.targets_layer("lm_head", true)? {
+            return Ok(None);
+        }
+        let (r, _) = lora.rank_and_scaling("lm_head")?;
+        Ok(Some(r as u64))
+    }
+
+    /// Whether a weight of the model itself is trained.
+    fn trains(&self, key: &str) -> bool {
+        self.lora.is_none() && is_named(self.trainable, key)
+    }
+
+    /// Bytes of the model's weights that are trained.
+    fn trained_weights(&self) -> u64 {
+        let tensors = self.model.tensors();
+        let trained = tensors.iter().filter(|(key, _)| self.trains(key));
+        trained.map(|(_, shape)| shape.iter().product::<usize>() as u64 * FLOAT).sum()
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.model
+            .tensors()
+            .iter()
+            .map(|(key, shape)| {
+                let elements = shape.iter().product::<usize>() as u64;
+                let name = key.strip_suffix(".weight").unwrap_or(key);
+                match (&self.quantization, shape.as_slice()) {
+                    (Some(quantization), &[d_out, _])
+                        if emberlm_model::weights::is_block_linear(key)
+                            && !quantization.skips(name) =>
+                    {
+                        quantized_bytes(quantization, elements, d_out as u64)
+                    }
+                    (_, [_]) => elements * self.activations.bytes() as u64,
+                    _ => elements * self.dtype.bytes() as u64,
+                }
+            })
+            .sum()
+    }
+
+    /// The panel in which the CPU decodes weights that are no f32 matrices.
+    fn decoding(&self) -> u64 {
+        let is_half = self.dtype != FloatDtype::F32 && self.activations == FloatDtype::F32;
+        let elements = |&(_, [d_out, d_in]): &(&str, [usize; 2])| (d_out * d_in) as u64;
+        let largest = match (is_half, &self.quantization) {
+            (true, _) => (self.model.vocab_size * self.model.hidden_size) as u64,
+            (false, Some(_)) => self.model.block_linears().iter().map(elements).max().unwrap_or(0),
+            (false, None) => 0,
+        };
+        largest.min(PANEL as u64) * FLOAT
+    }
+
+    /// Bytes of the largest tensor that the optimizer moves.
+    fn largest_trained(&self, blocks: &[Block]) -> u64 {
+        let elements = match self.lora {
+            None => {
+                let tensors = self.model.tensors();
+                let trained = tensors.iter().filter(|(key, _)| self.trains(key));
+                trained.map(|(_, shape)| shape.iter().product::<usize>()).max().unwrap_or(0) as u64
+            }
+            Some(_) => blocks.iter().map(Block::largest_factor).max().unwrap_or(0),
+        };
+        elements * FLOAT
+    }
+}
+
+/// Codes and scales of a weight: blocks of 64 for 4 bits, rows for 8.
+fn quantized_bytes(quantization: &Quantization, elements: u64, rows: u64) -> u64 {
+    let blocks = elements.div_ceil(64);
+    match (quantization.format, quantization.double_quant) {
+        (QuantFormat::Int8, _) => elements + rows * FLOAT,
+        (_, false) => elements.div_ceil(2) + blocks * FLOAT,
+        (_, true) => elements.div_ceil(2) + blocks + blocks.div_ceil(256) * FLOAT,
+    }
+}
+
+/// A linear layer of a block.
+#[derive(Debug, Clone, Copy)]
+struct BlockLinear {
+    d_out: u64,
+    d_in: u64,
+    /// Rank of its adapter.
+    rank: Option<u64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    index: usize,
+    /// Whether all its weights are trained.
+    whole: bool,
+    q: BlockLinear,
+    k: BlockLinear,
+    v: BlockLinear,
+    o: BlockLinear,
+    gate: BlockLinear,
+    up: BlockLinear,
+    down: BlockLinear,
+}
+
+impl Block {
+    fn linears(&self) -> [BlockLinear; 7] {
+        [self.q, self.k, self.v, self.o, self.gate, self.up, self.down]
+    }
+
+    fn is_trained(&self) -> bool {
+        self.whole || self.linears().iter().any(|linear| linear.rank.is_some())
+    }
+
+    fn adapter_elements(&self) -> u64 {
+        self.linears().iter().map(|l| l.rank.unwrap_or(0) * (l.d_out + l.d_in)).sum()
+    }
+
+    fn largest_factor(&self) -> u64 {
+        let factor = |l: &BlockLinear| l.rank.unwrap_or(0) * l.d_out.max(l.d_in);
+        self.linears().iter().map(factor).max().unwrap_or(0)
+    }
+
+    /// Numbers a token that the block's nodes keep until backward. `reached`: its input has a gradient.
+    fn kept(&self, workload: &Workload<'_>, reached: bool) -> u64 {
+        let model = workload.model;
+        let hidden = model.hidden_size as u64;
+        let inner = model.intermediate_size as u64;
+        let learns = |linears: &[BlockLinear]| {
+            self.whole || linears.iter().any(|linear| linear.rank.is_some())
+        };
+        let (projections, gates) = ([self.q, self.k, self.v], [self.gate, self.up]);
+        // The input of the second norm.
+        let mut kept = hidden;
+        if reached || learns(&projections) {
+            // That of the first, or its output where the input has no gradient.
+            kept += hidden;
+            // Attention keeps what it is given, its output, and a number a query.
+            kept += self.q.d_out * 2 + self.k.d_out + self.v.d_out;
+            kept += model.num_attention_heads as u64;
+        }
+        if reached || learns(&[self.q, self.k, self.v, self.o, self.gate, self.up]) {
+            kept += 2 * inner;
+        }
+        if workload.recompute == Recompute::None {
+            kept += if reached && learns(&projections) { hidden } else { 0 };
+            kept += if learns(&gates) { hidden } else { 0 };
+            kept += if learns(&[self.down]) { inner } else { 0 };
+        }
+        kept + self.linears().iter().filter_map(|linear| linear.rank).sum::<u64>()
+    }
+}
+
+/// A change that saves memory without changing what is learned, or, last, how exact the frozen weights are.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Proposal {
+    /// Settings to change, as `--set` takes them.
+    pub set: Vec<String>,
+    /// What the run needs with this change and all those before it, in bytes.
+    pub total: u64,
+    /// Whether that fits.
+    pub fits: bool,
+}
+
+/// What to change, one thing after another, until a run fits into `limit` bytes: smaller micro-batches with more of them
+/// a step, then recomputing, then quantizing the frozen weights. Empty where it fits already; the last one may not
+/// fit, where nothing more helps.
+///
+/// # Errors
+/// As [`Workload::footprint`].
+pub fn proposals(workload: &Workload<'_>, limit: u64) -> Result<Vec<Proposal>, LoraConfigError> {
+    let mut workload = workload.clone();
+    let mut proposals = Vec::new();
+    if workload.footprint()?.total() <= limit {
+        return Ok(proposals);
+    }
+    let mut propose = |workload: &Workload<'_>, set: Vec<String>| {
+        let total = workload.footprint()?.total();
+        proposals.push(Proposal { set, total, fits: total <= limit });
+        Ok::<bool, LoraConfigError>(total <= limit)
+    };
+    // Halved as long as nothing is lost: the step's examples stay the same.
+    let mut smaller = workload.clone();
+    while smaller.rows.is_multiple_of(2) {
+        smaller.rows /= 2;
+        smaller.targets = smaller.targets.div_ceil(2);
+        smaller.grad_accumulation *= 2;
+        if smaller.footprint()?.total() <= limit {
+            break;
+        }
+    }
+    if smaller.rows < workload.rows {
+        let set = vec![
+            format!("train.micro_batch_size={}", smaller.rows),
+            format!("train.grad_accumulation={}", smaller.grad_accumulation),
+        ];
+        if propose(&smaller, set)? {
+            return Ok(proposals);
+        }
+        workload = smaller;
+    }
+    for recompute in [Recompute::Selective, Recompute::Block] {
+        let saves = match (workload.recompute, recompute) {
+            (Recompute::None, _) | (Recompute::Selective, Recompute::Block) => true,
+            _ => continue,
+        };
+        workload.recompute = recompute;
+        if saves && propose(&workload, vec![format!("train.recompute={recompute}")])? {
+            return Ok(proposals);
+        }
+    }
+    if workload.lora.is_some() && workload.quantization.is_none() {
+        workload.quantization = Some(Quantization::new(QuantFormat::Nf4));
+        propose(&workload, vec!["model.quant=nf4".into()])?;
+    }
+    Ok(proposals)
+}
+
+/// What a run needs, beside what there is.
+#[derive(Debug, Clone)]
+pub struct MemoryEstimate {
+    /// The parts.
+    pub footprint: Footprint,
+    /// Rows of the largest micro-batch.
+    pub rows: usize,
+    /// Its tokens a row.
+    pub seq: usize,
+    /// What is kept for backward.
+    pub recompute: Recompute,
+    /// Bytes that can be had; `None` where nobody tells.
+    pub available: Option<u64>,
+    /// What to change if that is too little.
+    pub proposals: Vec<Proposal>,
+}
+
+impl MemoryEstimate {
+    /// What `workload` needs, and proposals if it is more than `available`.
+    ///
+    /// # Errors
+    /// As [`Workload::footprint`].
+    pub fn of(workload: &Workload<'_>, available: Option<u64>) -> Result<Self, LoraConfigError> {
+        let proposals = match available {
+            Some(limit) => proposals(workload, limit)?,
+            None => Vec::new(),
+        };
+        Ok(Self {
+            footprint: workload.footprint()?,
+            rows: workload.rows,
+            seq: workload.seq,
+            recompute: workload.recompute,
+            available,
+            proposals,
+        })
+    }
+
+    /// Whether there is enough, as far as anybody knows.
+    pub fn fits(&self) -> bool {
+        self.available.is_none_or(|available| self.footprint.total() <= available)
+    }
+}
+
+/// Bytes in the unit that reads best: `1.25 GiB`, `640 MiB`.
+pub struct Size(pub u64);
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mib = self.0 as f64 / (1u64 << 20) as f64;
+        let text = match mib {
+            mib if mib >= 1024.0 => format!("{:.2} GiB", mib / 1024.0),
+            mib if mib >= 1.0 => format!("{mib:.0} MiB"),
+            _ => format!("{} bytes", self.0),
+        };
+        f.pad(&text)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! `run.json`: what a run was made from, and what it came to, so that it can be checked and made again.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use emberlm_data::{DataError, TextTokenizer, data_files, date};
+use emberlm_quant::atomic_file::write_atomically;
+use serde::{Deserialize, Serialize};
+use toml::Table;
+
+use crate::base::file_hash::{HashedFile, Hashing, combined};
+use crate::config::{DataSource, RunConfig};
+
+/// The file in a run folder.
+pub const MANIFEST_FILE: &str = "run.json";
+
+/// What a run was made from, and what it came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Manifest {
+    /// The program.
+    pub program: Program,
+    /// When its first part was begun, in UTC.
+    pub started: String,
+    /// Steps after which it was taken up again.
+    pub resumed_after: Vec<u64>,
+    /// The base model.
+    pub base: Source,
+    /// The tokenizer, its chat template among its files.
+    pub tokenizer: Source,
+    /// The files to learn from and to evaluate on, in the order in which they are read; none for the built-in ones.
+    pub data: Source,
+    /// Fingerprint of the rows to learn from, as they are tokenized.
+    pub rows: String,
+    /// The configuration, as it was resolved.
+    pub config: Table,
+    /// What it came to; not there as long as it runs.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub result: Option<Outcome>,
+}
+
+/// The program that made a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Program {
+    /// Its version.
+    pub version: String,
+    /// The machine it was built for: architecture and system.
+    pub target: String,
+    /// How it was built.
+    pub build: String,
+    /// Where it computed.
+    pub backend: String,
+    /// Threads of the CPU; they don't change the result.
+    pub threads: usize,
+}
+
+/// Files, by their contents.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Source {
+    /// One hash for all of them.
+    pub hash: String,
+    /// Each.
+    pub files: Vec<HashedFile>,
+}
+
+/// What a run came to.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outcome {
+    /// Steps made.
+    pub steps: u64,
+    /// Whether it came to its end.
+    pub finished: bool,
+    /// Loss on the rows to evaluate on, in nats.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub eval_loss: Option<f64>,
+    /// The weights.
+    pub weights: Source,
+}
+
+impl Source {
+    /// Of these files.
+    pub fn new(files: Vec<HashedFile>) -> Self {
+        Self { hash: combined(&files), files }
+    }
+
+    /// Of a tokenizer.
+    pub fn tokenizer(tokenizer: &TextTokenizer) -> Self {
+        let files = tokenizer.files().map(|(name, bytes)| HashedFile::of_bytes(name, bytes));
+        Self::new(files.collect())
+    }
+
+    /// The weights in a run folder: every safetensors file.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn weights(folder: &Path) -> io::Result<Self> {
+        let mut paths: Vec<PathBuf> =
+            std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
+        paths.retain(|path| path.extension().is_some_and(|kind| kind == "safetensors"));
+        paths.sort_unstable();
+        Ok(Self::new(paths.iter().map(|path| HashedFile::read(path)).collect::<io::Result<_>>()?))
+    }
+}
+
+impl Program {
+    /// This one.
+    pub fn this(backend: &str) -> Self {
+        Self {
+            version: env!("CARGO_PKG_VERSION").into(),
+            target: format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS),
+            build: if cfg!(debug_assertions) { "debug" } else { "release" }.into(),
+            backend: backend.into(),
+            threads: rayon::current_num_threads(),
+        }
+    }
+}
+
+/// Begins to hash the data files of a run.
+///
+/// # Errors
+/// Files that are not there.
+pub fn begin_hashing_data(config: &RunConfig) -> Result<Hashing, DataError> {
+    let (train, eval): (Vec<PathBuf>, &[PathBuf]) = match &config.data.source {
+        DataSource::Builtin => (Vec::new(), &[]),
+        DataSource::Files { train, eval } => (train.clone(), eval),
+        DataSource::Mixture { sources, eval } => {
+            (sources.iter().flat_map(|source| source.paths.clone()).collect(), eval)
+        }
+    };
+    let mut files = Vec::new();
+    for paths in [train.as_slice(), eval] {
+        if !paths.is_empty() {
+            files.extend(data_files(paths)?);
+        }
+    }
+    Ok(Hashing::begin(Vec::new(), files))
+}
+
+impl Manifest {
+    /// That of a run which begins now.
+    ///
+    /// # Errors
+    /// A configuration that can't be told.
+    pub fn new(
+        backend: &str,
+        config: &RunConfig,
+        base: Source,
+        tokenizer: Source,
+        data: Source,
+        rows: String,
+    ) -> Result<Self, crate::config::WriteError> {
+        Ok(Self {
+            program: Program::this(backend),
+            started: date::now(),
+            resumed_after: Vec::new(),
+            base,
+            tokenizer,
+            data,
+            rows,
+            config: Table::try_from(config)?,
+            result: None,
+        })
+    }
+
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn read(path: &Path) -> Result<Self, ManifestError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ManifestError::Io { path: path.into(), source })?;
+        serde_json::from_str(&text)
+            .map_err(|error| ManifestError::Json { path: path.into(), reason: error.to_string() })
+    }
+
+    /// Writes it into a run folder, in place of the one that is there.
+    ///
+    /// # Errors
+    /// What the file system says.
+    pub fn write(&self, folder: &Path) -> io::Result<()> {
+        let text = serde_json::to_string_pretty(self)?;
+        write_atomically(&folder.join(MANIFEST_FILE), |out| {
+            out.write_all(text.as_bytes())?;
+            out.write_all(b"\n")
+        })
+    }
+}
+
+/// Why a manifest can't be read.
+#[derive(Debug, thiserror::Error)]
+pub enum ManifestError {
+    /// The file system refused.
+    #[error("{}: {source}. Expected the {MANIFEST_FILE} of a run folder", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// It is something else.
+    #[error("{}: expected the {MANIFEST_FILE} of a run folder; {reason}", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+}

@@ -1,0 +1,136 @@
+//! The backends that are built in, and the choice among them. The only place that asks which are.
+
+use emberlm_quant::tensor_file::FloatDtype;
+
+use crate::config::Backend;
+use crate::trainer::step::{TrainBackend, Training};
+
+/// Work that runs on whatever backend is chosen.
+pub trait Job {
+    /// What it gives.
+    type Output;
+    /// Does it.
+    fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output;
+}
+
+/// Why a backend can't be used.
+#[derive(Debug, thiserror::Error)]
+pub enum BackendError {
+    /// It was left out of this build.
+    #[error(
+        "backend {name} is not in this build; it has: {built}. Build with it: cargo build --release --features {feature}"
+    )]
+    NotBuilt {
+        /// The backend.
+        name: &'static str,
+        /// Those that are built in.
+        built: String,
+        /// The Cargo feature that brings it.
+        feature: &'static str,
+    },
+    /// It is built in, but no device answers.
+    #[error(
+        "backend {name}: no device answers. Is there one, with its driver? On the CPU: --backend flex"
+    )]
+    NoDevice {
+        /// The backend.
+        name: &'static str,
+    },
+}
+
+/// Runs a job on the backend that was asked for; `auto` is `cuda`, `wgpu` or `flex`, the first that is built in and has a GPU.
+///
+/// # Errors
+/// [`BackendError`].
+pub fn run_on<J: Job>(backend: Backend, job: J) -> Result<J::Output, BackendError> {
+    match resolve(backend) {
+        #[cfg(feature = "cpu")]
+        Backend::Flex => Ok(job.run::<Training<burn_flex::Flex>>(Default::default())),
+        #[cfg(feature = "cpu")]
+        Backend::NdArray => Ok(job.run::<Training<burn_ndarray::NdArray<f32>>>(Default::default())),
+        #[cfg(feature = "wgpu")]
+        Backend::Wgpu if gpu::computes::<burn_wgpu::Wgpu>() => {
+            Ok(job.run::<Training<burn_wgpu::Wgpu>>(Default::default()))
+        }
+        #[cfg(feature = "cuda")]
+        Backend::Cuda if gpu::computes::<burn_cuda::Cuda>() => {
+            Ok(job.run::<Training<burn_cuda::Cuda>>(Default::default()))
+        }
+        other => Err(refusal(other)),
+    }
+}
+
+/// The backend that `auto` stands for on this machine; any other stands for itself.
+pub fn resolve(backend: Backend) -> Backend {
+    match backend {
+        #[cfg(feature = "cuda")]
+        Backend::Auto if gpu::computes::<burn_cuda::Cuda>() => Backend::Cuda,
+        #[cfg(feature = "wgpu")]
+        Backend::Auto if gpu::wgpu_has_gpu() => Backend::Wgpu,
+        Backend::Auto => Backend::Flex,
+        chosen => chosen,
+    }
+}
+
+/// The type of activations beside weights of type `dtype`, on a backend that need not be built in.
+pub fn activations(backend: Backend, dtype: FloatDtype) -> FloatDtype {
+    match resolve(backend) {
+        Backend::Wgpu | Backend::Cuda => dtype,
+        Backend::Flex | Backend::NdArray | Backend::Auto => FloatDtype::F32,
+    }
+}
+
+fn refusal(backend: Backend) -> BackendError {
+    let (name, feature, is_built) = match backend {
+        Backend::Cuda => ("cuda", "cuda", cfg!(feature = "cuda")),
+        Backend::Wgpu => ("wgpu", "wgpu", cfg!(feature = "wgpu")),
+        Backend::NdArray => ("ndarray", "cpu", cfg!(feature = "cpu")),
+        Backend::Flex | Backend::Auto => ("flex", "cpu", cfg!(feature = "cpu")),
+    };
+    if is_built {
+        return BackendError::NoDevice { name };
+    }
+    let all = [
+        ("flex, ndarray", cfg!(feature = "cpu")),
+        ("wgpu", cfg!(feature = "wgpu")),
+        ("cuda", cfg!(feature = "cuda")),
+    ];
+    let built: Vec<&str> = all.iter().filter(|(_, built)| *built).map(|(name, _)| *name).collect();
+    BackendError::NotBuilt { name, built: built.join(", "), feature }
+}
+
+/// Asking for GPUs. Drivers that are missing make CubeCL panic, which is an answer too.
+#[cfg(any(feature = "wgpu", feature = "cuda"))]
+mod gpu {
+    use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+
+    use burn::tensor::{Tensor, backend::Backend};
+
+    /// Whether `probe` comes back true.
+    fn answers(probe: impl FnOnce() -> bool) -> bool {
+        let hook = take_hook();
+        set_hook(Box::new(|_| {}));
+        let answer = catch_unwind(AssertUnwindSafe(probe)).unwrap_or(false);
+        set_hook(hook);
+        answer
+    }
+
+    /// Whether the backend's default device computes.
+    pub(super) fn computes<B: Backend>() -> bool {
+        answers(|| {
+            let one = Tensor::<B, 1>::ones([1], &Default::default());
+            (one * 2.0).into_data().iter::<f32>().eq([2.0])
+        })
+    }
+
+    /// Whether there is a real GPU: a software device is slower than the CPU backends, and is taken only when asked for.
+    #[cfg(feature = "wgpu")]
+    pub(super) fn wgpu_has_gpu() -> bool {
+        use burn::tensor::backend::Device;
+        use burn_wgpu::{Wgpu, WgpuDevice};
+        let kinds =
+            [WgpuDevice::DiscreteGpu(0), WgpuDevice::IntegratedGpu(0), WgpuDevice::VirtualGpu(0)];
+        let counted = |kind: &WgpuDevice| Wgpu::<f32, i32, u32>::device_count(kind.to_id().type_id);
+        answers(|| kinds.iter().any(|kind| counted(kind) > 0)) && computes::<Wgpu>()
+    }
+}

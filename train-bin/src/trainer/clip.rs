@@ -1,0 +1,148 @@
+//! Clipping gradients: by the norm of all of them, or each tensor by what its own norm used to be.
+
+use std::collections::BTreeMap;
+
+use burn::tensor::backend::Backend;
+
+use crate::trainer::grads::Gradients;
+use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
+
+/// How gradients are clipped.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum ClipConfig {
+    /// Not at all.
+    Off,
+    /// All by one factor, so that their common norm is at most this: what Hugging Face's Trainer does.
+    Norm(f64),
+    /// Each tensor by a threshold of its own.
+    ///
+    /// The threshold is `factor` times a running mean of the tensor's norms, each taken after clipping. After n norms the mean
+    /// weighs them by `min(decay, n / (n + 1))`: a plain mean at first. A norm of 0 is not counted (A of a fresh adapter has no
+    /// gradient at the first step), and as long as none was counted nothing is clipped.
+    PerTensor {
+        /// The threshold by the mean.
+        factor: f64,
+        /// Decay of the mean.
+        decay: f64,
+    },
+}
+
+impl ClipConfig {
+    /// Its name, as `train.clip` has it.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Norm(_) => "norm",
+            Self::PerTensor { .. } => "per_tensor",
+        }
+    }
+}
+
+/// Clips, and remembers what it needs to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Clipper {
+    config: ClipConfig,
+    steps: u64,
+    /// By tensor; empty but for [`ClipConfig::PerTensor`].
+    means: BTreeMap<String, NormMean>,
+}
+
+/// The running mean of a tensor's norms.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct NormMean {
+    mean: f64,
+    /// Norms counted.
+    count: f64,
+}
+
+/// The role of a tensor's mean in a state: `[mean, count]`.
+const ROLE: &str = "grad_norm";
+
+impl NormMean {
+    /// What the tensor's gradient is to be multiplied by, and the mean with its norm counted.
+    fn next(self, norm: f64, factor: f64, decay: f64) -> (f64, Self) {
+        if norm == 0.0 {
+            return (1.0, self);
+        }
+        let threshold = if self.count == 0.0 { f64::INFINITY } else { factor * self.mean };
+        let scale = (threshold / norm).min(1.0);
+        let decay = decay.min(self.count / (self.count + 1.0));
+        let mean = decay * self.mean + (1.0 - decay) * norm * scale;
+        (scale, Self { mean, count: self.count + 1.0 })
+    }
+}
+
+impl Clipper {
+    /// One that has seen no gradient.
+    pub fn new(config: ClipConfig) -> Self {
+        Self { config, steps: 0, means: BTreeMap::new() }
+    }
+
+    /// Clips the gradients of a step, whose common norm is `norm` and finite.
+    pub fn clip<B: Backend>(&mut self, gradients: &mut Gradients<B>, norm: f64) {
+        self.steps += 1;
+        match self.config {
+            ClipConfig::Off => {}
+            ClipConfig::Norm(greatest) => gradients.clip(norm, greatest),
+            ClipConfig::PerTensor { factor, decay } => {
+                let norms = gradients.norms();
+                let paths: Vec<String> =
+                    gradients.iter().map(|(path, _)| path.to_owned()).collect();
+                let scales = paths.into_iter().zip(norms).map(|(path, norm)| {
+                    let mean = self.means.entry(path).or_default();
+                    let scale;
+                    (scale, *mean) = mean.next(norm, factor, decay);
+                    scale
+                });
+                let scales: Vec<f64> = scales.collect();
+                gradients.scale(&scales);
+            }
+        }
+    }
+
+    /// All that it knows beside its constants: what a checkpoint keeps. Its form is an optimizer's.
+    pub fn state(&self) -> OptimizerState {
+        let mut state = OptimizerState::new(self.config.name(), self.steps);
+        for (path, NormMean { mean, count }) in &self.means {
+            state.put_f64(ROLE, path, &[*mean, *count]);
+        }
+        state
+    }
+
+    /// One that goes on where another left off, to the bit.
+    ///
+    /// # Errors
+    /// [`StateError`] if `state` is of another way of clipping, or damaged.
+    pub fn restore(config: ClipConfig, state: &OptimizerState) -> Result<Self, StateError> {
+        let mut reader = StateReader::new(config.name(), state)?;
+        let mut means = BTreeMap::new();
+        if let ClipConfig::PerTensor { .. } = config {
+            for path in reader.paths(&[ROLE]) {
+                let numbers = reader.f64s(ROLE, path, 2)?;
+                means.insert(path.to_owned(), NormMean { mean: numbers[0], count: numbers[1] });
+            }
+        }
+        reader.finish()?;
+        Ok(Self { config, steps: state.steps, means })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// By hand: means 2, then (2 + 4)/2, then 0.5·3 + 0.5·6.
+    #[test]
+    fn a_threshold_is_a_multiple_of_the_mean_so_far() {
+        let (factor, decay) = (2.0, 0.5);
+        let mean = NormMean::default();
+        let (scale, mean) = mean.next(0.0, factor, decay);
+        assert_eq!((scale, mean), (1.0, NormMean::default()), "no gradient is no history");
+        let (scale, mean) = mean.next(2.0, factor, decay);
+        assert_eq!((scale, mean.mean), (1.0, 2.0), "the first is never clipped");
+        let (scale, mean) = mean.next(40.0, factor, decay);
+        assert_eq!((scale, mean.mean), (0.1, 3.0), "and an outlier counts as what is left of it");
+        let (scale, mean) = mean.next(6.0, factor, decay);
+        assert_eq!((scale, mean.mean), (1.0, 4.5));
+    }
+}

@@ -1,0 +1,15 @@
+//! The training loop ([`train`]), one micro-batch of it ([`step`]), and what a step is made of: gradients, clipping,
+//! learning-rate schedules, optimizers, guards.
+
+pub mod backend;
+pub mod check;
+pub mod clip;
+pub mod freeze;
+pub mod grads;
+pub mod guard;
+pub mod noise;
+pub mod optimizer;
+mod prefetch;
+pub mod schedule;
+pub mod step;
+pub mod train;

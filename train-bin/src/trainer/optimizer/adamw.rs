@@ -1,0 +1,119 @@
+//! AdamW (Loshchilov and Hutter, 2019, arXiv:1711.05101), as PyTorch computes it.
+
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+
+use crate::trainer::optimizer::backend::OptimizerBackend;
+use crate::trainer::optimizer::rule::{ParamState, ParamUpdate, UpdateRule, tensor_bytes};
+use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
+
+/// The constants of AdamW.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWConfig {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// Share of a weight that a step of rate 1 takes away, apart from the gradient.
+    pub weight_decay: f64,
+}
+
+impl Default for AdamWConfig {
+    /// PyTorch's, without decay.
+    fn default() -> Self {
+        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
+    }
+}
+
+/// The numbers of one step:
+/// `m ← β₁·m + (1 − β₁)·g`, `v ← β₂·v + (1 − β₂)·g²`, `w ← keep·w − change · m / (√v / root_bias2 + ε)`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AdamWStep {
+    /// Decay of the first moment.
+    pub beta1: f64,
+    /// Decay of the second moment.
+    pub beta2: f64,
+    /// Added to the root of the second moment.
+    pub eps: f64,
+    /// `√(1 − β₂ᵗ)` at step t.
+    pub root_bias2: f64,
+    /// `rate / (1 − β₁ᵗ)`.
+    pub change: f64,
+    /// `1 − rate · weight_decay`.
+    pub keep: f64,
+}
+
+impl AdamWConfig {
+    /// The numbers of step number `step`, from 1, at this rate and with this weight decay.
+    pub fn at(&self, step: u64, rate: f64, weight_decay: f64) -> AdamWStep {
+        let Self { beta1, beta2, eps, .. } = *self;
+        let step = i32::try_from(step).unwrap_or(i32::MAX);
+        AdamWStep {
+            beta1,
+            beta2,
+            eps,
+            root_bias2: (1.0 - beta2.powi(step)).sqrt(),
+            change: rate / (1.0 - beta1.powi(step)),
+            keep: 1.0 - rate * weight_decay,
+        }
+    }
+}
+
+/// Running means of a parameter's gradients and of their squares: both `[elements]`.
+#[derive(Debug, Clone)]
+pub struct Moments<B: Backend> {
+    /// Of the gradients.
+    pub first: Tensor<B, 1>,
+    /// Of their squares.
+    pub second: Tensor<B, 1>,
+}
+
+/// The state's name for the first moment.
+pub(crate) const EXP_AVG: &str = "exp_avg";
+/// The state's name for the second.
+pub(crate) const EXP_AVG_SQ: &str = "exp_avg_sq";
+
+impl<B: Backend> ParamState<B> for Moments<B> {
+    const ROLES: &'static [&'static str] = &[EXP_AVG, EXP_AVG_SQ];
+
+    fn bytes(&self) -> usize {
+        tensor_bytes(&self.first) + tensor_bytes(&self.second)
+    }
+
+    fn shape(&self) -> Vec<usize> {
+        self.first.dims().to_vec()
+    }
+
+    fn put(&self, path: &str, state: &mut OptimizerState) {
+        state.put(EXP_AVG, path, &self.first);
+        state.put(EXP_AVG_SQ, path, &self.second);
+    }
+
+    fn take(
+        path: &str,
+        state: &mut StateReader<'_>,
+        device: &B::Device,
+    ) -> Result<Self, StateError> {
+        let first = state.floats::<B, 1>(EXP_AVG, path, None, device)?;
+        let second = state.floats(EXP_AVG_SQ, path, Some(first.dims()), device)?;
+        Ok(Self { first, second })
+    }
+}
+
+impl<B: OptimizerBackend> UpdateRule<B> for AdamWConfig {
+    type State = Moments<B>;
+
+    fn update(
+        &self,
+        at: &ParamUpdate<'_>,
+        old: Option<Moments<B>>,
+        weight: Tensor<B, 1>,
+        gradient: Tensor<B, 1>,
+    ) -> (Tensor<B, 1>, Option<Moments<B>>) {
+        let step = self.at(at.step, at.rate, at.decay(self.weight_decay));
+        let (weight, moments) = B::adamw(step, weight, gradient, old);
+        (weight, Some(moments))
+    }
+}

@@ -1,0 +1,161 @@
+//! Rates and decay by parameter: LoRA's two factors, embeddings, norms and biases.
+
+use burn::tensor::Tensor;
+use burn::tensor::backend::Backend;
+
+use crate::trainer::grads::Gradients;
+use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
+
+/// How rate and decay depend on the parameter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ParamGroups {
+    /// How many times faster B learns than A (Hayou et al., 2024, arXiv:2402.12354). 1: as fast.
+    pub lora_plus_ratio: f64,
+    /// How many times faster embeddings and the output head learn than the rest. 1: as fast.
+    pub embedding_ratio: f64,
+    /// Whether norms and biases (all that is no matrix) decay too.
+    pub decay_norms_and_biases: bool,
+    /// Steps over which the gradients of A and B are measured before their rates are balanced. 0: never.
+    pub calibrate_ab: u64,
+}
+
+impl Default for ParamGroups {
+    /// One rate for all, and decay for matrices alone.
+    fn default() -> Self {
+        Self {
+            lora_plus_ratio: 1.0,
+            embedding_ratio: 1.0,
+            decay_norms_and_biases: false,
+            calibrate_ab: 0,
+        }
+    }
+}
+
+/// The factors of the two matrices of an adapter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AbFactors {
+    /// Of A.
+    pub a: f64,
+    /// Of B.
+    pub b: f64,
+}
+
+impl AbFactors {
+    const EQUAL: Self = Self { a: 1.0, b: 1.0 };
+}
+
+/// One of an adapter's two matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Factor {
+    A,
+    B,
+}
+
+fn factor(path: &str) -> Option<Factor> {
+    match path.rsplit('.').next() {
+        Some("lora_a") => Some(Factor::A),
+        Some("lora_b") => Some(Factor::B),
+        _ => None,
+    }
+}
+
+/// Whether a parameter is the embedding or the output head itself, not an adapter of theirs.
+pub(crate) fn is_embedding_or_head(path: &str) -> bool {
+    factor(path).is_none()
+        && path.split('.').any(|part| part == "embed_tokens" || part == "lm_head")
+}
+
+impl ParamGroups {
+    /// What the learning rate is multiplied by for a parameter.
+    pub(crate) fn rate(&self, path: &str, measured: AbFactors) -> f64 {
+        match factor(path) {
+            Some(Factor::A) => measured.a,
+            Some(Factor::B) => measured.b * self.lora_plus_ratio,
+            None if is_embedding_or_head(path) => self.embedding_ratio,
+            None => 1.0,
+        }
+    }
+
+    /// Whether a parameter decays.
+    pub(crate) fn decays(&self, shape: &[usize]) -> bool {
+        self.decay_norms_and_biases || shape.len() > 1
+    }
+}
+
+/// Balances the rates of A and B by their gradients.
+///
+/// Over the first N steps the mean magnitudes of the gradients of all A and of all B are summed, G_A and G_B. From then on
+/// A's rate is multiplied by `√(G_B / G_A)` and B's by `√(G_A / G_B)`: rate times mean gradient is the same for both, and the
+/// geometric mean of the two rates is the learning rate. Where one of the sums is 0, nothing changes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Calibration {
+    steps: u64,
+    /// Of A and B.
+    sums: [f64; 2],
+}
+
+const ROLE: &str = "calibration";
+const PATH: &str = "mean_gradients_a_b";
+
+impl Calibration {
+    /// One that has measured nothing; `None` if nothing is to be measured.
+    pub(crate) fn new(steps: u64) -> Option<Self> {
+        (steps > 0).then_some(Self { steps, sums: [0.0; 2] })
+    }
+
+    pub(crate) fn put(&self, state: &mut OptimizerState) {
+        state.put_f64(ROLE, PATH, &self.sums);
+    }
+
+    pub(crate) fn take(
+        steps: u64,
+        state: &mut StateReader<'_>,
+    ) -> Result<Option<Self>, StateError> {
+        if steps == 0 {
+            return Ok(None);
+        }
+        let sums = state.f64s(ROLE, PATH, 2)?;
+        Ok(Some(Self { steps, sums: [sums[0], sums[1]] }))
+    }
+
+    /// Measures the gradients of step number `step`, from 1, if it is one of the first.
+    pub(crate) fn observe<B: Backend>(&mut self, step: u64, gradients: &Gradients<B>) {
+        if step > self.steps {
+            return;
+        }
+        let mut magnitudes: Vec<Tensor<B, 1>> = Vec::new();
+        let mut which = Vec::new();
+        for (path, gradient) in gradients.iter() {
+            let Some(factor) = factor(path) else { continue };
+            which.push((factor, gradient.value.dims()[0]));
+            magnitudes.push(gradient.value.clone().abs().sum());
+        }
+        if magnitudes.is_empty() {
+            return;
+        }
+        let (mut sums, mut counts) = ([0.0; 2], [0usize; 2]);
+        let magnitudes = Tensor::cat(magnitudes, 0).into_data();
+        for ((factor, elements), magnitude) in which.into_iter().zip(magnitudes.iter::<f64>()) {
+            sums[factor as usize] += magnitude;
+            counts[factor as usize] += elements;
+        }
+        for (total, (sum, count)) in self.sums.iter_mut().zip(sums.into_iter().zip(counts)) {
+            *total += sum / count.max(1) as f64;
+        }
+    }
+
+    /// The factors at step number `step`, from 1.
+    pub(crate) fn factors(&self, step: u64) -> AbFactors {
+        let [a, b] = self.sums;
+        let root = (b / a).sqrt();
+        if step <= self.steps || !root.is_finite() || root == 0.0 {
+            return AbFactors::EQUAL;
+        }
+        AbFactors { a: root, b: root.recip() }
+    }
+}
+
+/// What a calibration that may not be there says.
+pub(crate) fn factors(calibration: Option<&Calibration>, step: u64) -> AbFactors {
+    calibration.map_or(AbFactors::EQUAL, |calibration| calibration.factors(step))
+}
