@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use burn_flex::Flex;
-use emberlm::config::Recompute;
 use emberlm::memory::footprint::Workload;
+use emberlm::trainer::step::Recompute;
 use emberlm::{
     AdamWConfig, Algorithm, Gradients, Optimizer, StepOptions, Training, loss_and_grads,
 };

@@ -9,7 +9,7 @@ use burn::optim::{Optimizer, SgdConfig, momentum::MomentumConfig};
 use burn_flex::Flex;
 use emberlm::base::BUILTIN;
 use emberlm::base::builtin;
-use emberlm::config::Recompute;
+use emberlm::trainer::step::Recompute;
 use emberlm::{Base, Gradients, StepOptions, Training, WeightForm, loss_and_grads};
 use emberlm_data::{Batch, Cursor, Dataset, ExampleOptions, Loader, LoaderOptions};
 use emberlm_lora::{LoraConfig, inject};

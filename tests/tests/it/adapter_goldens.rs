@@ -1,6 +1,6 @@
 //! Law 1 for adapters: PEFT's files load, and logits, merged logits, loss and gradients equal PEFT's.
 
-use emberlm::config::Recompute;
+use emberlm::trainer::step::Recompute;
 use emberlm::{OptimizerBackend, Training};
 use emberlm_lora::peft::{self, AdapterFolder};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};

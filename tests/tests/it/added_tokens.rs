@@ -1,6 +1,6 @@
 //! Rows of tokens that are trained by themselves are the rows of the tables, in value and in gradient.
 
-use emberlm::config::Recompute;
+use emberlm::trainer::step::Recompute;
 use emberlm::{OptimizerBackend, Training};
 use emberlm_lora::peft::{self, AdapterFolder};
 use emberlm_lora::random::{generator, uniform};

@@ -2,7 +2,7 @@
 
 use burn::tensor::{DType, Tensor, TensorData};
 use emberlm::Training;
-use emberlm::config::Recompute;
+use emberlm::trainer::step::Recompute;
 use emberlm::trainer::step::loss_sum;
 use emberlm_data::Batch;
 use emberlm_lora::walk::{ParamMapper, map_params, set_trainable};

@@ -4,8 +4,9 @@ use std::sync::atomic::AtomicBool;
 
 use burn::module::Param;
 use burn::tensor::{DType, Tensor, TensorData};
-use emberlm::config::{self, Recompute};
+use emberlm::config;
 use emberlm::run::{RunOptions, run};
+use emberlm::trainer::step::Recompute;
 use emberlm::{OptimizerBackend, TrainBackend, Training, WeightForm};
 use emberlm_lora::walk::{ParamMapper, ParamVisitor, for_each_param, map_params};
 use emberlm_lora::{LoraConfig, inject};

@@ -1,6 +1,6 @@
 //! Laws 3, 4 and 6 of the design, on whole models.
 
-use emberlm::config::Recompute;
+use emberlm::trainer::step::Recompute;
 use emberlm::{OptimizerBackend, StepOptions, Training, loss_and_grads};
 use emberlm_data::{Batch, Target};
 use emberlm_lora::walk::set_trainable;

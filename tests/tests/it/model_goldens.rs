@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use emberlm::config::Recompute;
+use emberlm::trainer::step::Recompute;
 use emberlm::{Generator, OptimizerBackend, Sampling};
 use emberlm_data::TextTokenizer;
 use emberlm_model::ModelBackend;

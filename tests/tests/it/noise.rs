@@ -1,7 +1,7 @@
 //! Noise on the embeddings is part of the law: layouts, micro-batches and recomputing change nothing.
 
-use emberlm::config::Recompute;
 use emberlm::trainer::noise::EmbeddingNoise;
+use emberlm::trainer::step::Recompute;
 use emberlm::{Gradients, StepOptions, Training, loss_and_grads};
 use emberlm_data::{
     Batch, Cursor, Dataset, ExampleOptions, Format, Layout, Loader, TextTokenizer, read_rows,

@@ -3,10 +3,11 @@
 use std::sync::atomic::AtomicBool;
 
 use burn::module::AutodiffModule;
-use emberlm::config::{self, Recompute};
+use emberlm::config;
 use emberlm::eval::evaluate::{evaluate, evaluate_in};
 use emberlm::run::{Event, RunOptions, run};
 use emberlm::trainer::check::TrainError;
+use emberlm::trainer::step::Recompute;
 use emberlm::trainer::train::{Flow, StepLog};
 use emberlm::{AdamWConfig, Algorithm, OptimizerBackend, Plan, Training, train};
 use emberlm_data::{

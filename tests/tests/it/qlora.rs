@@ -4,7 +4,7 @@
 use burn::backend::Autodiff;
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
-use emberlm::config::Recompute;
+use emberlm::trainer::step::Recompute;
 use emberlm::{OptimizerBackend, evaluate};
 use emberlm_data::{Dataset, ExampleOptions, Format, TextTokenizer, read_rows};
 use emberlm_lora::peft::AdapterFolder;

@@ -1,6 +1,6 @@
 //! Models and batches of the goldens, on any backend.
 
-use emberlm::config::Recompute;
+use emberlm::trainer::step::Recompute;
 use emberlm::{Gradients, StepOptions, TrainBackend, Training, loss_and_grads};
 use emberlm_data::{Batch, Target};
 use emberlm_lora::walk::set_trainable;

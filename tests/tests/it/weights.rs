@@ -1,7 +1,7 @@
 //! Weighted losses: the weighted sum over the sum of weights, however rows are laid out and whatever is recomputed.
 
 use burn_ndarray::NdArray;
-use emberlm::config::Recompute;
+use emberlm::trainer::step::Recompute;
 use emberlm::trainer::step::loss_sum;
 use emberlm::{Gradients, StepOptions, Training, loss_and_grads};
 use emberlm_data::{Batch, Target};

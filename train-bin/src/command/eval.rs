@@ -4,7 +4,6 @@ use std::path::Path;
 
 use anyhow::Result;
 use emberlm::cli::EvalArgs;
-use emberlm::config::Choice;
 use emberlm::run::pad_id;
 use emberlm::run::prepare::{read_all, template_choice};
 use emberlm::trainer::backend::{Job, resolve, run_on};

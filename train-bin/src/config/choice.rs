@@ -7,6 +7,9 @@ use emberlm_quant::tensor_file::FloatDtype;
 use emberlm_quant::{QuantFormat, Quantization};
 use serde::Serialize;
 
+pub use crate::trainer::backend::Backend;
+pub use crate::trainer::step::Recompute;
+
 /// A setting that is one of a few names. The name is what stands in the TOML file, on the command
 /// line and in messages.
 pub trait Choice: Copy + Send + Sync + 'static {
@@ -59,35 +62,12 @@ impl UnknownChoice {
     }
 }
 
-/// Where the tensors live: `model.backend`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Backend {
-    /// `cuda` if it is built in and a device answers, else `wgpu` likewise, else `flex`.
-    #[default]
-    Auto,
-    /// The fast CPU backend.
-    Flex,
-    /// The deterministic CPU reference.
-    NdArray,
-    /// Vulkan, Metal and DirectX GPUs.
-    Wgpu,
-    /// NVIDIA GPUs.
-    Cuda,
-}
-
 impl Choice for Backend {
     const WHAT: &'static str = "backend";
     const ALL: &'static [Self] = &[Self::Auto, Self::Flex, Self::NdArray, Self::Wgpu, Self::Cuda];
 
     fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Flex => "flex",
-            Self::NdArray => "ndarray",
-            Self::Wgpu => "wgpu",
-            Self::Cuda => "cuda",
-        }
+        Backend::name(self)
     }
 }
 
@@ -268,29 +248,12 @@ impl Choice for OnError {
     }
 }
 
-/// What the backward pass computes again instead of keeping it: `train.recompute`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Recompute {
-    /// Nothing.
-    None,
-    /// The outputs of norms and of the gated feed-forward, which cost no matrix product.
-    #[default]
-    Selective,
-    /// Each decoder block from its input: slowest, least memory.
-    Block,
-}
-
 impl Choice for Recompute {
     const WHAT: &'static str = "recompute mode";
     const ALL: &'static [Self] = &[Self::None, Self::Selective, Self::Block];
 
     fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::Selective => "selective",
-            Self::Block => "block",
-        }
+        Recompute::name(self)
     }
 }
 
@@ -342,12 +305,6 @@ impl FromStr for Recompute {
     }
 }
 
-impl fmt::Display for Backend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
 impl fmt::Display for Dtype {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
@@ -367,12 +324,6 @@ impl fmt::Display for Template {
 }
 
 impl fmt::Display for TrainOn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl fmt::Display for Recompute {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }

@@ -13,12 +13,12 @@ use emberlm_quant::tensor_file::FloatDtype;
 use serde::Serialize;
 
 use crate::base::{Base, BaseError};
-use crate::config::{Dtype, Quant, Recompute};
+use crate::config::{Dtype, Quant};
 use crate::memory::footprint::Workload;
 use crate::memory::peak_memory_mib;
 use crate::trainer::grads::Gradients;
 use crate::trainer::optimizer::{AdamWConfig, Algorithm, Optimizer};
-use crate::trainer::step::{StepOptions, TrainBackend, loss_and_grads};
+use crate::trainer::step::{Recompute, StepOptions, TrainBackend, loss_and_grads};
 
 /// What is to be timed.
 #[derive(Debug, Clone, Copy)]

@@ -11,14 +11,14 @@ use super::callbacks::RunCallbacks;
 use super::evaluator::Evaluator;
 use super::{Event, Hashes, Report, RunError, RunOptions, declared_dtype, pad_id};
 use crate::base::Base;
-use crate::config::{Backend, Choice, LoraSection, LoraStart, RunConfig};
+use crate::config::{LoraSection, LoraStart, RunConfig};
 use crate::eval::batch_debug::batch_debug;
 use crate::memory::footprint::MemoryEstimate;
 use crate::run::manifest::{Manifest, Source};
 use crate::run::prepare::{Data, prepare};
 use crate::run::resume::{ResumeError, ResumePoint};
 use crate::run::run_folder::{Artifact, LockedRunFolder, RunFolder, RunFolderError};
-use crate::trainer::backend::Job;
+use crate::trainer::backend::{Backend, Job};
 use crate::trainer::step::TrainBackend;
 use crate::trainer::train::{Plan, State, train_from};
 

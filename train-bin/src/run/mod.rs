@@ -30,7 +30,7 @@ use emberlm_quant::tensor_file::FloatDtype;
 
 use crate::base::BaseError;
 use crate::base::file_hash::{Hashing, hex};
-use crate::config::{Backend, Change, RunConfig};
+use crate::config::{Change, RunConfig};
 use crate::eval::batch_debug::BatchDebug;
 use crate::eval::evaluate::Evaluation;
 use crate::eval::generate::GenerateError;
@@ -42,7 +42,7 @@ use crate::run::manifest::{Source, begin_hashing_data};
 use crate::run::prepare::{Data, Drawn, open_base, plan, workload};
 use crate::run::resume::{Resume, ResumeError};
 use crate::run::run_folder::{LockedRunFolder, RunFolderError};
-use crate::trainer::backend::{BackendError, resolve, run_on};
+use crate::trainer::backend::{Backend, BackendError, resolve, run_on};
 use crate::trainer::check::TrainError;
 use crate::trainer::freeze::UnknownWeights;
 use crate::trainer::train::{Plan, StepLog};

@@ -5,7 +5,7 @@ use std::path::Path;
 use toml::{Table, Value};
 
 use crate::base::file_hash::HashedFile;
-use crate::config::{self, Choice, ConfigError, RunConfig};
+use crate::config::{self, ConfigError, RunConfig};
 use crate::run::RunError;
 use crate::run::manifest::{Manifest, ManifestError, Outcome, Program, Source, begin_hashing_data};
 use crate::run::prepare::open_base;

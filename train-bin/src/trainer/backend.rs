@@ -1,9 +1,49 @@
 //! The backends that are built in, and the choice among them. The only place that asks which are.
 
-use emberlm_quant::tensor_file::FloatDtype;
+use std::fmt;
 
-use crate::config::Backend;
+use clap::ValueEnum;
+use emberlm_quant::tensor_file::FloatDtype;
+use serde::Serialize;
+
 use crate::trainer::step::{TrainBackend, Training};
+
+/// The backend that computes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Backend {
+    /// `cuda` if it is built in and a device answers, else `wgpu` likewise, else `flex`.
+    #[default]
+    Auto,
+    /// The fast CPU backend.
+    Flex,
+    /// The deterministic CPU reference.
+    #[value(name = "ndarray")]
+    NdArray,
+    /// Vulkan, Metal and DirectX GPUs.
+    Wgpu,
+    /// NVIDIA GPUs.
+    Cuda,
+}
+
+impl Backend {
+    /// Its name in settings and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Flex => "flex",
+            Self::NdArray => "ndarray",
+            Self::Wgpu => "wgpu",
+            Self::Cuda => "cuda",
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
 
 /// Work that runs on whatever backend is chosen.
 pub trait Job {

@@ -264,8 +264,7 @@ mod tests {
     use super::*;
     use crate::WeightForm;
     use crate::base::builtin;
-    use crate::config::Recompute;
-    use crate::trainer::step::{StepOptions, Training, loss_and_grads};
+    use crate::trainer::step::{Recompute, StepOptions, Training, loss_and_grads};
 
     type Device = Training<NdArray<f32>>;
 

@@ -12,23 +12,55 @@
 //! autodiff, keeping each one's input, and then again, last first, one at a time, under autodiff.
 
 use std::borrow::Cow;
+use std::fmt;
 
 use burn::module::AutodiffModule;
 use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, TensorData};
 use burn_autodiff::Autodiff;
 use burn_autodiff::checkpoint::strategy::BalancedCheckpointing;
+use clap::ValueEnum;
 use emberlm_data::{Batch, Target};
 use emberlm_lora::DropoutKey;
 use emberlm_lora::walk::count_params;
 use emberlm_model::{CausalLm, Inputs, Keep, ModelBackend, ModelConfig, SequenceBatch};
 use emberlm_quant::host::{float_tensor, index_tensor};
+use serde::Serialize;
 
-use crate::config::Recompute;
 use crate::run::bench::{Phases, timed};
 use crate::trainer::grads::Gradients;
 use crate::trainer::noise::EmbeddingNoise;
 use crate::trainer::optimizer::OptimizerBackend;
+
+/// What backward computes again instead of keeping it in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Recompute {
+    /// Nothing.
+    None,
+    /// The outputs of norms and of the gated feed-forward, which cost no matrix product.
+    #[default]
+    Selective,
+    /// Each decoder block from its input: slowest, least memory.
+    Block,
+}
+
+impl Recompute {
+    /// Its name in settings and messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Selective => "selective",
+            Self::Block => "block",
+        }
+    }
+}
+
+impl fmt::Display for Recompute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
 
 /// A backend that the trainer runs on: autodiff over a backend that runs the model and its optimizer.
 pub trait TrainBackend: AutodiffBackend<InnerBackend: OptimizerBackend> + ModelBackend {}

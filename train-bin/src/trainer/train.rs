@@ -7,7 +7,6 @@ use emberlm_data::{Batch, Cursor, Dataset, Layout, Loader, LoaderOptions};
 use emberlm_lora::DropoutKey;
 use emberlm_model::{CausalLm, ModelConfig};
 
-use crate::config::Recompute;
 use crate::trainer::check::{self, TrainError};
 use crate::trainer::clip::{ClipConfig, Clipper};
 use crate::trainer::grads::Gradients;
@@ -18,7 +17,7 @@ use crate::trainer::optimizer::{
 };
 use crate::trainer::prefetch::Prefetch;
 use crate::trainer::schedule::{Curve, LearningRate};
-use crate::trainer::step::{StepOptions, TrainBackend, loss_and_grads};
+use crate::trainer::step::{Recompute, StepOptions, TrainBackend, loss_and_grads};
 
 /// Everything that decides what a run computes, in numbers.
 #[derive(Debug, Clone, PartialEq)]

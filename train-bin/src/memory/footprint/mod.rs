@@ -17,9 +17,9 @@ use emberlm_quant::tensor_file::FloatDtype;
 use emberlm_quant::{PANEL, QuantFormat, Quantization};
 use serde::Serialize;
 
-use crate::config::Recompute;
 use crate::trainer::freeze::is_named;
 use crate::trainer::optimizer::Algorithm;
+use crate::trainer::step::Recompute;
 use crate::trainer::step::chunk_rows;
 
 /// The keys of the two weights that are no part of a block and large.
