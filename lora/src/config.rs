@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use fancy_regex::Regex;
+use serde::{Serialize, Serializer};
 
 /// The layers that get an adapter, as PEFT's `target_modules` names them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +14,17 @@ pub enum Targets {
     Names(Vec<String>),
     /// Names that this regular expression matches as a whole.
     Regex(String),
+}
+
+impl Serialize for Targets {
+    /// As PEFT's `target_modules` has it.
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self {
+            Self::AllLinear => "all-linear".serialize(serializer),
+            Self::Names(names) => names.serialize(serializer),
+            Self::Regex(pattern) => pattern.serialize(serializer),
+        }
+    }
 }
 
 /// How a model is to be adapted.

@@ -4,13 +4,14 @@
 #![deny(missing_docs)]
 
 pub mod base;
-pub mod cli;
+//CLI pub mod cli;
 pub mod config;
 pub mod eval;
 pub mod export;
 pub mod memory;
 pub mod report;
 pub mod run;
+pub mod settings;
 pub mod trainer;
 
 pub use base::Base;

@@ -59,8 +59,7 @@ impl Golden {
 
     fn config(&self) -> AdamWConfig {
         AdamWConfig {
-            beta1: self.facts["betas"][0].as_f64().unwrap(),
-            beta2: self.facts["betas"][1].as_f64().unwrap(),
+            betas: [0, 1].map(|i| self.facts["betas"][i].as_f64().unwrap()),
             eps: number(&self.facts, "eps"),
             weight_decay: number(&self.facts, "weight_decay"),
         }

@@ -211,7 +211,7 @@ fn one_tensors_outlier_is_clipped_and_no_other() {
     }
     assert_eq!(again.state(), clipper.state());
 
-    let error = Clipper::restore(ClipConfig::Norm(1.0), &clipper.state()).unwrap_err();
+    let error = Clipper::restore(ClipConfig::norm(1.0), &clipper.state()).unwrap_err();
     assert!(matches!(error, StateError::Kind { .. }), "{error}");
     let mut cut = clipper.state();
     cut.tensors.get_mut("grad_norm.norm").unwrap().bytes.pop();
@@ -221,7 +221,7 @@ fn one_tensors_outlier_is_clipped_and_no_other() {
 
 #[test]
 fn the_norm_of_all_is_clipped_to_one() {
-    for (config, expected) in [(ClipConfig::Norm(1.0), 1.0), (ClipConfig::Off, 39f64.sqrt())] {
+    for (config, expected) in [(ClipConfig::norm(1.0), 1.0), (ClipConfig::Off, 39f64.sqrt())] {
         let mut gradients = Model::new().gradients(1.0, 1.0);
         let norm = gradients.norm();
         let mut clipper = Clipper::new(config);

@@ -91,7 +91,7 @@ impl Golden {
 /// The golden's optimizers by its names.
 fn optimizers() -> Vec<(&'static str, Algorithm)> {
     let weight_decay = 0.1;
-    let adamw = |beta2, weight_decay| AdamWConfig { beta1: 0.9, beta2, eps: 1e-8, weight_decay };
+    let adamw = |beta2, weight_decay| AdamWConfig { betas: [0.9, beta2], eps: 1e-8, weight_decay };
     let sgd = |momentum, nesterov, weight_decay| {
         Algorithm::Sgd(SgdConfig { momentum, nesterov, weight_decay })
     };
@@ -105,14 +105,14 @@ fn optimizers() -> Vec<(&'static str, Algorithm)> {
     };
     vec![
         ("adamw", Algorithm::AdamW(adamw(0.99, weight_decay))),
-        ("lion", Algorithm::Lion(LionConfig { beta1: 0.9, beta2: 0.99, weight_decay })),
+        ("lion", Algorithm::Lion(LionConfig { betas: [0.9, 0.99], weight_decay })),
         ("sgd", sgd(0.0, false, weight_decay)),
         ("sgd_momentum", sgd(0.9, false, weight_decay)),
         ("sgd_nesterov", sgd(0.8, true, 0.0)),
         ("adafactor", adafactor(1.0, weight_decay)),
         ("adafactor_clipped", adafactor(0.5, 0.0)),
         ("muon_original", muon(0.95, true, MuonScale::Original, weight_decay)),
-        ("muon_match_rms", muon(0.9, false, MuonScale::MatchRms, 0.0)),
+        ("muon_match_rms", muon(0.9, false, MuonScale::MatchRmsAdamw, 0.0)),
     ]
 }
 

@@ -77,7 +77,7 @@ fn configs() -> Vec<Algorithm> {
         Algorithm::Adafactor(AdafactorConfig { weight_decay, ..AdafactorConfig::default() }),
         Algorithm::Sgd(SgdConfig { momentum, nesterov, weight_decay }),
         Algorithm::Sgd(SgdConfig { momentum: 0.0, nesterov: false, weight_decay }),
-        Algorithm::Muon(MuonConfig { momentum, nesterov, scale: MuonScale::MatchRms, adamw }),
+        Algorithm::Muon(MuonConfig { momentum, nesterov, scale: MuonScale::MatchRmsAdamw, adamw }),
     ]
 }
 

@@ -1,6 +1,9 @@
 //! Schedules equal transformers', but for warm-up: emberlm's step s has transformers' rate of step s + 1 there, so that the first
 //! step isn't lost on a rate of 0.
 
+use std::num::NonZeroU64;
+
+use emberlm::trainer::schedule::{DecaySpan, Warmup};
 use emberlm::{Curve, DecayShape, LearningRate};
 use emberlm_tests::golden_json;
 use serde_json::Value;
@@ -17,7 +20,11 @@ fn curve(function: &str, arguments: &Value) -> Curve {
         }
         "get_inverse_sqrt_schedule" => Curve::InverseSqrt,
         "get_wsd_schedule" => Curve::Wsd {
-            decay: arguments["num_decay_steps"].as_u64().unwrap(),
+            decay: arguments["num_decay_steps"]
+                .as_u64()
+                .and_then(NonZeroU64::new)
+                .map(DecaySpan::Steps)
+                .unwrap(),
             shape: match arguments["decay_type"].as_str().unwrap() {
                 "linear" => DecayShape::Linear,
                 "1-sqrt" => DecayShape::OneMinusSqrt,
@@ -45,7 +52,7 @@ fn rates_equal_transformers() {
             curve: curve(row["function"].as_str().unwrap(), arguments),
             peak: 1.0,
             floor,
-            warmup,
+            warmup: Warmup::Steps(warmup),
             steps: row["steps"].as_u64().unwrap(),
         };
         let rates = row["rates"].as_array().unwrap();

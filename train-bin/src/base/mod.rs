@@ -12,10 +12,34 @@ use emberlm_model::weights::{self, Checkpoint};
 use emberlm_model::{CausalLm, ConfigError, LoadError, ModelConfig, WeightForm};
 use emberlm_quant::tensor_file::FloatDtype;
 use emberlm_quant::{QuantBackend, Quantization};
+use serde::Serialize;
 
 use crate::base::file_hash::{HashedFile, Hashing};
 use crate::base::vocabulary::adapted;
-use crate::config::{ModelSource, shown};
+use crate::settings::shown;
+
+/// Where the weights and the tokenizer come from.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
+#[serde(untagged)]
+pub enum ModelSource {
+    /// The example model in the program.
+    #[default]
+    Builtin,
+    /// A Hugging Face folder.
+    Pretrained {
+        /// The folder.
+        path: PathBuf,
+        /// The folder of the tokenizer: by default the same.
+        tokenizer: PathBuf,
+    },
+    /// Random weights, for pre-training from scratch.
+    Scratch {
+        /// A Hugging Face `config.json`.
+        config: PathBuf,
+        /// The folder of the tokenizer: by default that of the `config.json`.
+        tokenizer: PathBuf,
+    },
+}
 
 /// What `--model` takes for the model in the program.
 pub const BUILTIN: &str = "builtin";

@@ -1,40 +1,113 @@
-//! How the rows of a run are read.
+//! How the rows of a run are read: keys of `[data]`.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use emberlm_data::{DataError, FieldMap, ReadOptions, Rejects, RowShape, RowTemplates, TextBy};
+use emberlm_data::{
+    DataError, FieldMap, OnError, ReadOptions, Rejects, RowShape, RowTemplates, TextBy,
+};
+use serde::Serialize;
 
-use super::choice::OnError;
+use crate::settings::{Choice, FaultKind, Reader};
 
-/// How rows are read: the keys of `[data]` beside `format`.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+/// How rows are read: the keys of `[data]` next to `format`.
+#[derive(Debug, Clone, PartialEq, Eq, Default, Serialize)]
 pub struct Reading {
-    /// Names of one's own for known fields.
+    /// Custom names for known fields.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub fields: BTreeMap<String, String>,
     /// Template of a prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub prompt_template: Option<String>,
-    /// Template of what follows it.
+    /// Template of the completion.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub completion_template: Option<String>,
-    /// Template of a system's message before it.
+    /// Template of a system message before the prompt.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub system_template: Option<String>,
-    /// Template of plain text, in place of the others.
+    /// Template of plain text, instead of the others.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub text_template: Option<String>,
-    /// What is a document in plain text.
+    /// What counts as one document in plain text.
     pub text_by: TextBy,
-    /// What a row at fault does.
+    /// What an invalid row does, and how many may be skipped.
+    #[serde(flatten)]
     pub on_error: OnError,
-    /// Rows that may be skipped; `None`: any number.
-    pub max_errors: Option<usize>,
     /// Where skipped rows are written.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub rejects: Option<PathBuf>,
 }
 
 impl Reading {
+    /// `format`: as it is given next to them.
+    pub(super) fn read(s: &mut Reader, format: &str) -> Self {
+        let mut template = |name, doc, example| {
+            s.string(name, doc).example(example).changes_nothing().optional("none")
+        };
+        let prompt_template = template(
+            "prompt_template",
+            "Prompt of a custom row format; {name} is a field, {name?} one that may be missing",
+            "\"{title}: {question}\"",
+        );
+        let completion_template =
+            template("completion_template", "Completion of a custom row format", "\" {answer}\"");
+        let system_template =
+            template("system_template", "System message of a custom row format", "\"{rules}\"");
+        let text_template = template(
+            "text_template",
+            "Plain text of a custom row format, instead of the other three",
+            "\"{body}\"",
+        );
+        let text_by = s
+            .choice::<TextBy>("text_by", "What counts as one document in a file of plain text")
+            .changes_nothing()
+            .or_default();
+        let (on_error, rejects) = on_error(s);
+        let fields = s
+            .setting::<BTreeMap<String, String>>(
+                "fields",
+                "Custom names for the fields of a known format, such as prompt = \"question\" or completion = \"answer.text\"",
+            )
+            .also_called(&["field_instruction"])
+            .example("fields = { prompt = \"question\", completion = \"answer.text\" }")
+            .changes_nothing()
+            .or_default();
+        let reading = Self {
+            fields,
+            prompt_template,
+            completion_template,
+            system_template,
+            text_template,
+            text_by,
+            on_error,
+            rejects,
+        };
+        reading.check(s, format);
+        reading
+    }
+
+    fn check(&self, s: &mut Reader, format: &str) {
+        let templates =
+            ["prompt_template", "completion_template", "system_template", "text_template"];
+        let template = templates.into_iter().find(|name| s.is_given(name));
+        let fields = s.is_given("fields").then_some("fields");
+        let by_name = (format != "auto").then_some("format");
+        let ways: Vec<&str> = [template, fields, by_name].into_iter().flatten().collect();
+        if let [first, second, ..] = ways.as_slice() {
+            let reason = "each says by which fields a row is read";
+            s.contradiction([first, second], reason, "remove one of them");
+        }
+        // Whether the format is known is found out when the data is read.
+        if let Err(error) = self.options("auto") {
+            let key = fields.or(template).unwrap_or("format");
+            s.fault(key, FaultKind::Refused { message: error.to_string() });
+        }
+    }
+
     /// The data crate's options; `format` is the name of a format.
     ///
     /// # Errors
-    /// A format, field or template that is none.
+    /// An invalid format, field or template.
     pub fn options(&self, format: &str) -> Result<ReadOptions, DataError> {
         let templates = RowTemplates::new(
             self.system_template.as_deref(),
@@ -51,16 +124,33 @@ impl Reading {
         Ok(ReadOptions { shape, text_by: self.text_by })
     }
 
-    /// What takes the rows at fault.
+    /// What takes invalid rows.
     ///
     /// # Errors
     /// A file of rejects that cannot be written.
-    pub fn takes_faults(&self) -> Result<Rejects, DataError> {
-        let on_error = match self.on_error {
-            OnError::Fail => emberlm_data::OnError::Fail,
-            OnError::Skip => emberlm_data::OnError::Skip { limit: self.max_errors },
-        };
-        let rejects = self.rejects.as_deref().filter(|_| self.on_error == OnError::Skip);
-        Rejects::new(on_error, rejects)
+    pub fn rejects(&self) -> Result<Rejects, DataError> {
+        let rejects = self.rejects.as_deref().filter(|_| self.on_error != OnError::Fail);
+        Rejects::new(self.on_error, rejects)
     }
+}
+
+fn on_error(s: &mut Reader) -> (OnError, Option<PathBuf>) {
+    let on_error = s
+        .choice::<OnError>("on_error", "What happens at a row that can't be read")
+        .changes_nothing()
+        .or_default();
+    let skips = on_error != OnError::Fail;
+    let skip = OnError::Skip { limit: None }.choice_name();
+    s.only_with(format!("data.on_error = {skip:?}"), skips, |s| {
+        let limit = s
+            .whole::<usize>("max_errors", "Most rows that may be skipped")
+            .changes_nothing()
+            .or_off(None);
+        let rejects = s
+            .path("rejects", "File into which skipped rows are written with their reasons")
+            .example("\"rejects.jsonl\"")
+            .changes_nothing()
+            .optional("none");
+        (if skips { OnError::Skip { limit } } else { on_error }, rejects)
+    })
 }

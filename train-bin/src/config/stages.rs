@@ -1,66 +1,63 @@
-//! Several runs in one file, each going on with what the one before came to: `[[stage]]`.
+//! Several runs in one file, each of which starts from the result of the one before: `[[stage]]`.
 //!
-//! A stage holds sections of its own, `[stage.train]` and so on, whose keys go before those of the file; `lora = false`
-//! takes the section away. Its run folder lies in that of the file.
+//! A stage holds sections of its own, `[stage.train]` and so on, whose keys take precedence over those of the file; `lora = false`
+//! removes the section. Its run folder is inside that of the file.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use toml::{Table, Value};
 
-use super::error::{ConfigError, Fault, FaultKind};
-use super::merge::{Layers, Override};
-use super::{RunConfig, check};
+use super::RunConfig;
+use crate::settings::{ConfigError, Fault, FaultKind, Layers, Origin, Override};
 
-/// A run among others in one file.
+/// One of several runs in a file.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Stage {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// Its configuration; its model is that of the file, to be replaced by what the stage before came to.
+    /// Its configuration; its model is that of the file, to be replaced by the result of the stage before.
     pub config: RunConfig,
 }
 
 const KEY: &str = "stage";
 
-/// What a TOML file asks for: one run, or several stages.
+/// What a TOML file holds: one run, or several stages.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Asked {
+pub enum RunFile {
     /// One.
     Run(Box<RunConfig>),
     /// Several, one after another.
     Stages(Vec<Stage>),
 }
 
-/// As [`load`](super::load), for files that may hold stages. The command line goes before file and stages.
+/// As [`load`](super::load), for files that may hold stages. The command line takes precedence over file and stages.
 ///
 /// # Errors
 /// [`ConfigError`] with everything that is wrong.
-pub fn load_stages(file: &Path, overrides: &[Override]) -> Result<Asked, ConfigError> {
+pub fn load_run_file(file: &Path, overrides: &[Override]) -> Result<RunFile, ConfigError> {
     let Ok(text) = std::fs::read_to_string(file) else {
-        return super::load(Some(file), overrides).map(|config| Asked::Run(Box::new(config)));
+        return super::load(Some(file), overrides).map(|config| RunFile::Run(Box::new(config)));
     };
     let (name, folder) = (file.display().to_string(), file.parent().unwrap_or(Path::new("")));
-    load_stages_str(&text, &name, folder, overrides)
+    parse_run_file(&text, &name, folder, overrides)
 }
 
-fn load_stages_str(
+fn parse_run_file(
     text: &str,
     name: &str,
     folder: &Path,
     overrides: &[Override],
-) -> Result<Asked, ConfigError> {
+) -> Result<RunFile, ConfigError> {
     let mut base = Layers::default();
     base.add_defaults(overrides);
     let is_read = base.add_text(name, text, folder).is_ok();
-    let Some(stages) = base.table.remove(KEY).filter(|_| is_read) else {
+    let Some((stages, origin)) = base.take(KEY).filter(|_| is_read) else {
         let config = super::load_layers(text, name, folder, overrides)?;
-        return Ok(Asked::Run(Box::new(config)));
+        return Ok(RunFile::Run(Box::new(config)));
     };
-    let fault = |message: String| {
-        let kind = FaultKind::Refused { message };
-        Fault { origin: base.origins.get(KEY).cloned(), kind }
-    };
+    let fault =
+        |message: String| Fault { origin: origin.clone(), kind: FaultKind::Refused { message } };
     let tables = match stages {
         Value::Array(stages) if !stages.is_empty() => stages,
         other => {
@@ -71,38 +68,48 @@ fn load_stages_str(
     let mut faults = Vec::new();
     let mut found: Vec<Stage> = Vec::new();
     let mut names = BTreeSet::new();
-    for (number, stage) in tables.into_iter().enumerate() {
-        let number = number + 1;
-        let Value::Table(mut stage) = stage else {
-            faults.push(fault(format!("stage {number}: expected a section, found {stage}")));
-            continue;
-        };
-        let stage_name = match stage.remove("name") {
-            None => number.to_string(),
-            Some(Value::String(name)) if is_plain(&name) => name,
-            Some(other) => {
-                faults.push(fault(format!(
-                    "stage {number}: its name is that of a folder too: expected letters, digits, - and _, found {other}"
-                )));
+    for (i, stage) in tables.into_iter().enumerate() {
+        let number = i + 1;
+        let (name, stage) = match named(stage, number) {
+            Ok(named) => named,
+            Err(message) => {
+                faults.push(fault(message));
                 continue;
             }
         };
-        if !names.insert(stage_name.clone()) {
-            faults.push(fault(format!("stage {number}: there is another one called {stage_name}")));
+        if !names.insert(name.clone()) {
+            faults.push(fault(format!("stage {number}: another stage is called {name}")));
         }
-        match configuration(&base, stage, folder, overrides) {
+        let origin_of = |key: &str| base.origin(&format!("{KEY}[{i}].{key}")).or(origin.clone());
+        match configuration(&base, stage, folder, overrides, &origin_of) {
             Ok(mut config) => {
-                let place = format!("{number}-{stage_name}");
-                config.train.output_dir = config.train.output_dir.join(place);
-                found.push(Stage { name: stage_name, config });
+                config.train.output_dir = config.train.output_dir.join(format!("{number}-{name}"));
+                found.push(Stage { name, config });
             }
             Err(error) => faults.extend(error.faults.into_iter().map(|fault| Fault {
-                kind: FaultKind::Refused { message: format!("stage {stage_name}: {}", fault.kind) },
+                kind: FaultKind::Refused { message: format!("stage {name}: {}", fault.kind) },
                 origin: fault.origin,
             })),
         }
     }
-    if faults.is_empty() { Ok(Asked::Stages(found)) } else { Err(ConfigError { faults }) }
+    if faults.is_empty() { Ok(RunFile::Stages(found)) } else { Err(ConfigError { faults }) }
+}
+
+/// A stage's name and its sections.
+fn named(stage: Value, number: usize) -> Result<(String, Table), String> {
+    let Value::Table(mut stage) = stage else {
+        return Err(format!("stage {number}: expected a section, found {stage}"));
+    };
+    let is_plain = |name: &str| {
+        !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+    };
+    match stage.remove("name") {
+        None => Ok((number.to_string(), stage)),
+        Some(Value::String(name)) if is_plain(&name) => Ok((name, stage)),
+        Some(other) => Err(format!(
+            "stage {number}: its name is also that of its folder: expected letters, digits, - and _, found {other}"
+        )),
+    }
 }
 
 fn configuration(
@@ -110,43 +117,16 @@ fn configuration(
     mut stage: Table,
     folder: &Path,
     overrides: &[Override],
+    origin_of: &dyn Fn(&str) -> Option<Origin>,
 ) -> Result<RunConfig, ConfigError> {
     let mut layers = base.clone();
     if stage.get("lora") == Some(&Value::Boolean(false)) {
         stage.remove("lora");
-        layers.table.remove("lora");
-        layers.origins.retain(|key, _| key != "lora" && !key.starts_with("lora."));
+        layers.take("lora");
     }
-    replace_excluded(&mut layers.table, &mut layers.origins, &stage);
-    let origin = base.origins.get(KEY).cloned();
-    layers.add_table(stage, folder, &|_| origin.clone());
+    layers.add_table(stage, folder, origin_of);
     layers.add_overrides(overrides).map_err(|faults| ConfigError { faults })?;
-    check::check(layers)
-}
-
-/// A stage's `train.steps` takes the place of the file's `train.epochs`, and the like.
-fn replace_excluded(
-    table: &mut Table,
-    origins: &mut BTreeMap<String, super::Origin>,
-    stage: &Table,
-) {
-    for (section, keys) in stage {
-        let Value::Table(keys) = keys else { continue };
-        for key in keys.keys() {
-            let Some(excluded) = super::keys::excluded_by(&format!("{section}.{key}")) else {
-                continue;
-            };
-            origins.remove(excluded);
-            let name = excluded.rsplit('.').next().unwrap_or(excluded);
-            if let Some(Value::Table(section)) = table.get_mut(section) {
-                section.remove(name);
-            }
-        }
-    }
-}
-
-fn is_plain(name: &str) -> bool {
-    !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "-_".contains(c))
+    super::read(layers)
 }
 
 #[cfg(test)]
@@ -154,8 +134,8 @@ mod tests {
     use super::super::Duration;
     use super::*;
 
-    fn read(text: &str) -> Result<Asked, ConfigError> {
-        load_stages_str(text, "run.toml", Path::new("/x"), &[])
+    fn read(text: &str) -> Result<RunFile, ConfigError> {
+        parse_run_file(text, "run.toml", Path::new("/x"), &[])
     }
 
     const BASE: &str = "[model]\npath = \"m\"\n[lora]\nr = 4\n[data]\ntrain = \"d\"\n[train]\nepochs = 2\noutput_dir = \"out\"\n";
@@ -167,7 +147,7 @@ mod tests {
              [[stage]]\nname = \"mlp\"\nlora = false\n[stage.train]\nsteps = 7\ntrainable = [\"mlp\"]\n\
              [[stage]]\nlora = false\n[stage.train]\nlearning_rate = 1e-5\n"
         );
-        let Asked::Stages(stages) = read(&text).unwrap() else { panic!("no stages") };
+        let RunFile::Stages(stages) = read(&text).unwrap() else { panic!("no stages") };
         let names: Vec<&str> = stages.iter().map(|stage| stage.name.as_str()).collect();
         assert_eq!(names, ["adapters", "mlp", "3"]);
         let [adapters, mlp, all] = stages.as_slice() else { panic!("three") };
@@ -184,7 +164,7 @@ mod tests {
 
     #[test]
     fn a_file_without_stages_is_one_run_and_faults_name_their_stage() {
-        assert!(matches!(read(BASE).unwrap(), Asked::Run(_)));
+        assert!(matches!(read(BASE).unwrap(), RunFile::Run(_)));
         let faults = |text: &str| -> Vec<String> {
             let error = read(&format!("{BASE}{text}")).expect_err(text);
             error.faults.iter().map(ToString::to_string).collect()
@@ -197,7 +177,7 @@ mod tests {
             found[0].contains("stage a") && found[0].contains("train.learning_rate"),
             "{found:?}"
         );
-        assert!(found[1].contains("another one called a"), "{found:?}");
+        assert!(found[1].contains("another stage is called a"), "{found:?}");
         assert!(faults("[stage]\nname = 1\n")[0].contains("expected [[stage]]"));
         assert!(faults("[[stage]]\nname = \"../b\"\n")[0].contains("letters"));
     }

@@ -10,10 +10,10 @@ use emberlm_lora::random::{generator, unit};
 use emberlm_lora::{InjectError, LoraConfig, inject};
 use emberlm_model::{ModelConfig, WeightForm};
 use emberlm_quant::tensor_file::FloatDtype;
+use emberlm_quant::{QuantFormat, Quantization};
 use serde::Serialize;
 
 use crate::base::{Base, BaseError};
-use crate::config::{Dtype, Quant};
 use crate::memory::footprint::Workload;
 use crate::memory::peak_memory_mib;
 use crate::trainer::grads::Gradients;
@@ -34,9 +34,9 @@ pub struct BenchOptions {
     /// What is kept for backward.
     pub recompute: Recompute,
     /// How the base's linear layers are held; 4-bit ones with double quantization.
-    pub quant: Quant,
+    pub quant: Option<QuantFormat>,
     /// The float type of what is dense in the base.
-    pub dtype: Dtype,
+    pub dtype: FloatDtype,
     /// Steps that are timed, after one that isn't.
     pub steps: usize,
 }
@@ -119,8 +119,12 @@ pub fn bench<A: TrainBackend>(
     options: &BenchOptions,
     device: &A::Device,
 ) -> Result<BenchReport, BenchError> {
-    let quantization = options.quant.quantization(true, &[]);
-    let form = WeightForm { dtype: options.dtype.float(), quantization: quantization.as_ref() };
+    let quantization = options.quant.map(|format| Quantization {
+        format,
+        double_quant: true,
+        skip_modules: Vec::new(),
+    });
+    let form = WeightForm { dtype: options.dtype, quantization: quantization.as_ref() };
     let mut model = base.build::<A>(form, device)?;
     let lora =
         LoraConfig { r: options.rank, alpha: 2.0 * options.rank as f64, ..LoraConfig::default() };
@@ -128,12 +132,12 @@ pub fn bench<A: TrainBackend>(
     let batch = synthetic_batch(&base.config, options);
     let activations = match model.activation_type() {
         DType::F32 => FloatDtype::F32,
-        _ => options.dtype.float(),
+        _ => options.dtype,
     };
     let workload = Workload {
         model: &base.config,
         quantization,
-        dtype: options.dtype.float(),
+        dtype: options.dtype,
         activations,
         trainable: &[],
         lora: Some(lora),
@@ -189,8 +193,8 @@ pub fn bench<A: TrainBackend>(
         rank: options.rank,
         supervised: options.supervised,
         recompute: options.recompute.to_string(),
-        quant: options.quant.to_string(),
-        dtype: options.dtype.to_string(),
+        quant: options.quant.map_or("none", QuantFormat::name).to_owned(),
+        dtype: options.dtype.name().to_owned(),
         loss,
     })
 }

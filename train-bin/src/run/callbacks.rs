@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::evaluator::Evaluator;
 use super::{Event, Report, RunError};
-use crate::config::{Kept, RunConfig};
+use crate::config::{ResultWeights, RunConfig};
 use crate::memory::peak_memory_mib;
 use crate::run::checkpoint::{self, CheckpointMetadata, TrainingState};
 use crate::run::dataset_stats::DataFile;
@@ -147,7 +147,7 @@ impl<'a, 'o> RunCallbacks<'a, 'o> {
         self.book = from.book.clone();
         self.seconds_before = from.seconds;
         self.resumed_at = Some(from.step);
-        if self.book.is_exhausted(self.config.train.watch.patience) {
+        if self.book.is_exhausted(self.config.train.monitoring.patience) {
             self.end = End::WithoutProgress;
         }
         self.begin()
@@ -199,7 +199,7 @@ impl<'a, 'o> RunCallbacks<'a, 'o> {
     ) -> Result<bool, RunError> {
         let mut is_best = false;
         if let Some(evaluation) = self.look.evaluate(model, step, &mut self.folder)? {
-            let min_improvement = self.config.train.watch.min_improvement;
+            let min_improvement = self.config.train.monitoring.min_improvement;
             is_best = self.book.take(step, evaluation, min_improvement);
             (self.on_event)(Event::Evaluated { step, evaluation, is_best });
         }
@@ -231,12 +231,12 @@ impl<'a, 'o> RunCallbacks<'a, 'o> {
         } else {
             false
         };
-        if !is_last && self.book.is_exhausted(train.watch.patience) {
+        if !is_last && self.book.is_exhausted(train.monitoring.patience) {
             self.end = End::WithoutProgress;
         } else if !is_last && self.interrupt.is_some_and(|set| set.load(Ordering::Relaxed)) {
             self.end = End::Interrupted;
         }
-        let saves_best = is_best && train.watch.save_best && train.eval_every.is_some();
+        let saves_best = is_best && train.monitoring.save_best && train.eval_every.is_some();
         let saves_end = match self.end {
             End::AsPlanned => false,
             // Whoever interrupts a run may want to go on with it.
@@ -284,7 +284,7 @@ impl<'a, 'o> RunCallbacks<'a, 'o> {
 
     /// The checkpoint whose weights are to be the result in place of those after `step`, if there is one.
     pub(super) fn better_checkpoint(&mut self, step: u64) -> Option<PathBuf> {
-        let wants_best = self.config.train.watch.result == Kept::Best;
+        let wants_best = self.config.train.monitoring.result == ResultWeights::Best;
         if !wants_best || self.end == End::Interrupted {
             return None;
         }

@@ -102,7 +102,7 @@ impl Job for RunJob<'_, '_> {
         on_event(Event::Model { backend: backend.name(), count, plan, rows });
         let report = Report::new(need, count, lora.is_some());
         let pad_id = pad_id(&base.tokenizer);
-        if config.train.watch.debug {
+        if config.train.monitoring.debug {
             let (data, tokenizer) = (&data.train, &base.tokenizer);
             let inside = batch_debug(&model, &base.config, data, tokenizer, pad_id, plan);
             on_event(Event::BatchDebug { inside: &inside });
@@ -175,10 +175,8 @@ pub(crate) fn trainable<A: TrainBackend>(
         (None, Some(checkpoint)) => base.build_from::<A>(checkpoint, device)?,
         _ => {
             let quantization = config.model.quantization();
-            let form = WeightForm {
-                dtype: config.model.dtype.float(),
-                quantization: quantization.as_ref(),
-            };
+            let form =
+                WeightForm { dtype: config.model.dtype, quantization: quantization.as_ref() };
             base.build::<A>(form, device)?
         }
     };
@@ -187,9 +185,10 @@ pub(crate) fn trainable<A: TrainBackend>(
         return Err(RunError::QuantizedBase { base, format });
     }
     let from_checkpoint = match (&config.lora, checkpoint) {
-        (Some(lora), Some(path)) => {
-            Some(LoraSection { start: LoraStart::InitFrom(path.into()), ..lora.clone() })
-        }
+        (Some(lora), Some(path)) => Some(LoraSection {
+            start: LoraStart::InitFrom { init_from: path.into() },
+            ..lora.clone()
+        }),
         _ => None,
     };
     let lora = from_checkpoint.as_ref().or(config.lora.as_ref());

@@ -12,7 +12,7 @@ use crate::run::trainable;
 use crate::run::{RunError, pad_id};
 use crate::trainer::backend::{Job, resolve, run_on};
 use crate::trainer::check::TrainError;
-use crate::trainer::schedule::{Curve, LearningRate};
+use crate::trainer::schedule::{Curve, LearningRate, Warmup};
 use crate::trainer::step::TrainBackend;
 use crate::trainer::train::{Flow, Plan, train};
 
@@ -107,7 +107,7 @@ fn sweeping(plan: Plan, range: Range) -> Plan {
         curve: Curve::Exponential,
         peak: from,
         floor: to,
-        warmup: 0,
+        warmup: Warmup::Steps(0),
         steps: steps.saturating_sub(1),
     };
     Plan { steps, rows, learning_rate, ..plan }

@@ -126,8 +126,8 @@ pub fn begin_hashing_data(config: &RunConfig) -> Result<Hashing, DataError> {
     let (train, eval): (Vec<PathBuf>, &[PathBuf]) = match &config.data.source {
         DataSource::Builtin => (Vec::new(), &[]),
         DataSource::Files { train, eval } => (train.clone(), eval),
-        DataSource::Mixture { sources, eval } => {
-            (sources.iter().flat_map(|source| source.paths.clone()).collect(), eval)
+        DataSource::Mixture { source, eval } => {
+            (source.iter().flat_map(|source| source.path.clone()).collect(), eval)
         }
     };
     let mut files = Vec::new();

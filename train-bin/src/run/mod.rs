@@ -14,7 +14,6 @@ pub mod prepare;
 pub mod reproduce;
 pub mod resume;
 pub mod run_folder;
-mod tuning;
 
 use std::io;
 use std::path::PathBuf;

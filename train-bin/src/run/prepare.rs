@@ -5,22 +5,19 @@ use std::path::PathBuf;
 use emberlm_data::{
     CacheEvent, Cached, DataError, DataFiles, Dataset, ExampleOptions, Faults, Format, Layout,
     Loader, LoaderOptions, OnError, ReadOptions, Rejects, RowShape, Share, SourcedRow, Summary,
-    TemplateChoice, TextTokenizer, data_files, read_all_rows,
+    TextTokenizer, data_files, read_all_rows,
 };
 use emberlm_lora::peft::AdapterFolder;
-use emberlm_lora::{LoraConfig, Targets, inject};
+use emberlm_lora::{LoraConfig, inject};
 use emberlm_model::CausalLm;
 use emberlm_quant::Quantization;
 
 use crate::base::builtin;
 use crate::base::vocabulary::adapted;
 use crate::base::{Base, BaseError};
-use crate::config::{
-    self, DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig, Template,
-};
+use crate::config::{DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig};
 use crate::memory::footprint::Workload;
 use crate::run::RunError;
-use crate::run::tuning::{clip, learning_rate, optimizer};
 use crate::trainer::backend::activations;
 use crate::trainer::freeze::freeze_except;
 use crate::trainer::step::TrainBackend;
@@ -61,12 +58,12 @@ impl Data {
         let section = &config.data;
         let options = ExampleOptions {
             max_length: Some(section.max_length),
-            template: template_choice(section.template),
-            train_on: section.train_on.turns(),
+            template: section.template,
+            train_on: section.train_on,
             date: Some(section.date.clone()),
         };
         let read = section.reading.options(&section.format)?;
-        let mut rejects = section.reading.takes_faults()?;
+        let mut rejects = section.reading.rejects()?;
         let in_memory = |rows: Vec<SourcedRow>| Dataset::build(rows, tokenizer, &options);
         let mut of_files = |files: &[PathBuf]| {
             let files = &data_files(files)?;
@@ -79,10 +76,10 @@ impl Data {
         let train = match &section.source {
             DataSource::Builtin => in_memory(builtin::train_rows()?)?,
             DataSource::Files { train, .. } => of_files(train)?,
-            DataSource::Mixture { sources, .. } => {
+            DataSource::Mixture { source: sources, .. } => {
                 let mut parts = Vec::with_capacity(sources.len());
                 for source in sources {
-                    parts.push((of_files(&source.paths)?, source.weight));
+                    parts.push((of_files(&source.path)?, source.weight));
                 }
                 Dataset::mixture(parts)
             }
@@ -98,7 +95,7 @@ impl Data {
             }
         };
         let mixture = match &section.source {
-            DataSource::Mixture { sources, .. } => drawn(sources, &train),
+            DataSource::Mixture { source: sources, .. } => drawn(sources, &train),
             _ => Vec::new(),
         };
         let skipped = rejects.finish()?;
@@ -110,19 +107,11 @@ fn drawn(sources: &[MixtureSource], data: &Dataset) -> Vec<Drawn> {
     let draws = Loader::new(data, LoaderOptions::default()).draws();
     let counts = data.shares.iter().zip(draws);
     let drawn = |(source, (share, draws)): (&MixtureSource, (&Share, usize))| Drawn {
-        paths: source.paths.clone(),
+        paths: source.path.clone(),
         examples: share.examples,
         draws,
     };
     sources.iter().zip(counts).map(drawn).collect()
-}
-
-/// The data crate's name for a configured template.
-pub fn template_choice(template: Template) -> TemplateChoice {
-    match template {
-        Template::Auto => TemplateChoice::Auto,
-        Template::None => TemplateChoice::None,
-    }
 }
 
 /// The rows of files, folders and patterns, one after another.
@@ -145,21 +134,19 @@ pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError>
         rows: 0,
         micro_batch_size: train.micro_batch_size.get(),
         grad_accumulation: train.grad_accumulation.get(),
-        learning_rate: learning_rate(train, 0),
-        optimizer: optimizer(train),
-        clip: clip(train),
+        learning_rate: train.learning_rate_over(0),
+        optimizer: train.optimizer_config(),
+        clip: train.clip,
         recompute: train.recompute,
         neftune_alpha: train.neftune_alpha,
         seed: train.seed,
         shuffle: config.data.shuffle,
-        layout: match config.data.layout {
-            config::Layout::OnePerRow => Layout::OnePerRow,
-            config::Layout::ByLength => {
-                Layout::ByLength { micro_batch: train.micro_batch_size.get() }
-            }
-            config::Layout::Packed => Layout::Packed,
+        layout: match (config.data.packing, config.data.group_by_length) {
+            (true, _) => Layout::Packed,
+            (false, true) => Layout::ByLength { micro_batch: train.micro_batch_size.get() },
+            (false, false) => Layout::OnePerRow,
         },
-        guards: train.watch.guards,
+        guards: train.monitoring.guards,
     };
     let per_step = plan.rows_per_step();
     (plan.steps, plan.rows) = match train.duration {
@@ -172,7 +159,7 @@ pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError>
             (rows.div_ceil(per_step), rows)
         }
     };
-    plan.learning_rate = learning_rate(train, plan.steps);
+    plan.learning_rate = train.learning_rate_over(plan.steps);
     Ok(plan)
 }
 
@@ -193,7 +180,7 @@ pub(crate) fn prepare<A: TrainBackend>(
         LoraStart::Fresh { .. } => {
             inject(model.linears_mut(), &config, seed, device)?;
         }
-        LoraStart::InitFrom(path) => {
+        LoraStart::InitFrom { init_from: path } => {
             model = adapted(model, &AdapterFolder::open(path)?, device)?;
             for named in model.linears_mut() {
                 if let Some(adapter) = &mut named.linear.adapter {
@@ -216,7 +203,7 @@ pub(crate) fn prepare<A: TrainBackend>(
 pub(crate) fn open_base(config: &RunConfig) -> Result<Base, RunError> {
     let base = Base::open(&config.model.source, config.train.seed)?;
     let init_from = config.lora.as_ref().and_then(|lora| match &lora.start {
-        LoraStart::InitFrom(path) => Some(path.as_path()),
+        LoraStart::InitFrom { init_from: path } => Some(path.as_path()),
         LoraStart::Fresh { .. } => None,
     });
     Ok(base.for_adapter(init_from)?.with_added_tokens(&config.model.add_tokens, init_from)?)
@@ -229,15 +216,11 @@ fn lora_config(lora: &LoraSection) -> Result<LoraConfig, RunError> {
             r: r.get(),
             alpha: *alpha,
             dropout: lora.dropout,
-            targets: match target_modules {
-                config::Targets::AllLinear => Targets::AllLinear,
-                config::Targets::Regex(pattern) => Targets::Regex(pattern.clone()),
-                config::Targets::List(names) => Targets::Names(names.clone()),
-            },
+            targets: target_modules.clone(),
             use_rslora: *use_rslora,
             ..LoraConfig::default()
         },
-        LoraStart::InitFrom(path) => {
+        LoraStart::InitFrom { init_from: path } => {
             LoraConfig { dropout: lora.dropout, ..AdapterFolder::open(path)?.config }
         }
     })
@@ -267,8 +250,8 @@ pub(crate) fn workload<'a>(
     Ok(Workload {
         model: &base.config,
         quantization: stored.or_else(|| config.model.quantization()),
-        dtype: config.model.dtype.float(),
-        activations: activations(config.model.backend, config.model.dtype.float()),
+        dtype: config.model.dtype,
+        activations: activations(config.model.backend, config.model.dtype),
         lora: config.lora.as_ref().map(lora_config).transpose()?,
         trainable: &config.train.trainable,
         rows,

@@ -3,38 +3,102 @@
 use std::collections::BTreeMap;
 
 use burn::tensor::backend::Backend;
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
+use serde::Serialize;
+
+use crate::settings::Reader;
 
 use crate::trainer::grads::Gradients;
 use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
 
-/// How gradients are clipped.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// How gradients are clipped: `train.clip`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "clip", rename_all = "snake_case")]
 pub enum ClipConfig {
-    /// Not at all.
-    Off,
     /// All by one factor, so that their common norm is at most this: what Hugging Face's Trainer does.
-    Norm(f64),
+    Norm {
+        /// The greatest norm, greater than 0.
+        max_grad_norm: f64,
+    },
     /// Each tensor by a threshold of its own.
     ///
     /// The threshold is `factor` times a running mean of the tensor's norms, each taken after clipping. After n norms the mean
     /// weighs them by `min(decay, n / (n + 1))`: a plain mean at first. A norm of 0 is not counted (A of a fresh adapter has no
     /// gradient at the first step), and as long as none was counted nothing is clipped.
     PerTensor {
-        /// The threshold by the mean.
+        /// The threshold by the mean, greater than 0.
+        #[serde(rename = "clip_factor")]
         factor: f64,
-        /// Decay of the mean.
+        /// Decay of the mean, 0 ≤ decay < 1.
+        #[serde(rename = "clip_decay")]
         decay: f64,
     },
+    /// Not at all.
+    Off,
 }
 
 impl ClipConfig {
+    const ALL: [Self; 3] =
+        [Self::norm(1.0), Self::PerTensor { factor: 2.0, decay: 0.95 }, Self::Off];
+
+    /// By the norm of all gradients.
+    pub const fn norm(max_grad_norm: f64) -> Self {
+        Self::Norm { max_grad_norm }
+    }
+
     /// Its name, as `train.clip` has it.
     pub const fn name(&self) -> &'static str {
         match self {
-            Self::Off => "off",
-            Self::Norm(_) => "norm",
+            Self::Norm { .. } => "norm",
             Self::PerTensor { .. } => "per_tensor",
+            Self::Off => "off",
         }
+    }
+
+    /// Reads `train.clip` and the settings of the way that is chosen.
+    pub(crate) fn read(s: &mut Reader) -> Self {
+        let chosen = s
+            .choice::<Self>("clip", "How gradients are clipped")
+            .also_called(&["gradient_clipping"])
+            .or(Self::ALL[0]);
+        s.choice_with_settings("clip", chosen, |clip, s| match clip {
+            Self::Norm { max_grad_norm } => s
+                .number(
+                    "max_grad_norm",
+                    "Norm of all gradients that they are scaled down to; 0: no clipping",
+                )
+                .at_least(0.0)
+                .zero_is_off()
+                .or_off(Some(max_grad_norm))
+                .map_or(Self::Off, Self::norm),
+            Self::PerTensor { factor, decay } => Self::PerTensor {
+                factor: s
+                    .number("clip_factor", "A tensor's threshold by the running mean of its norms")
+                    .above(0.0)
+                    .or(factor),
+                decay: s
+                    .number("clip_decay", "Decay rate of that mean")
+                    .at_least(0.0)
+                    .below(1.0)
+                    .or(decay),
+            },
+            Self::Off => Self::Off,
+        })
+    }
+}
+
+impl ValueEnum for ClipConfig {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()).help(match self {
+            Self::Norm { .. } => "all gradients by their common norm, to `max_grad_norm`",
+            Self::PerTensor { .. } => "each tensor by the running mean of its own norm",
+            Self::Off => "no clipping",
+        }))
     }
 }
 
@@ -83,7 +147,7 @@ impl Clipper {
         self.steps += 1;
         match self.config {
             ClipConfig::Off => {}
-            ClipConfig::Norm(greatest) => gradients.clip(norm, greatest),
+            ClipConfig::Norm { max_grad_norm: greatest } => gradients.clip(norm, greatest),
             ClipConfig::PerTensor { factor, decay } => {
                 let norms = gradients.norms();
                 let paths: Vec<String> =

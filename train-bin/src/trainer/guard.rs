@@ -1,11 +1,14 @@
 //! Steps that look wrong: what isn't a number, and losses far above the ones before.
 
+use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
+
+use crate::settings::Reader;
 
 use crate::trainer::check::TrainError;
 
 /// What is done about a step that looks wrong.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct GuardConfig {
     /// About a loss or a gradient that isn't finite.
     pub on_nonfinite: OnNonFinite,
@@ -18,27 +21,58 @@ pub struct GuardConfig {
 }
 
 /// What is done about a loss or a gradient that isn't finite.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum OnNonFinite {
-    /// The run stops, and says where the first such tensor is.
+    /// Stop the run and name the first such tensor.
     #[default]
     Stop,
-    /// The weights stay as they are, and the run goes on with the next rows.
+    /// Leave the weights unchanged and continue with the next rows.
     Skip,
 }
 
 /// What is done about a loss far above the ones before.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum OnSpike {
-    /// Nothing; it isn't looked for.
+    /// Don't look for it.
     Off,
-    /// The step's examples are named.
+    /// Name the step's examples.
     #[default]
     Warn,
-    /// They are named, and the weights stay as they are.
+    /// Name them, and leave the weights unchanged.
     Skip,
-    /// They are named, and the run stops.
+    /// Name them, and stop the run.
     Stop,
+}
+
+impl GuardConfig {
+    /// Reads its settings.
+    pub(crate) fn read(s: &mut Reader) -> Self {
+        let Self { on_nonfinite, max_skipped, on_spike, spike_threshold } = Self::default();
+        Self {
+            on_nonfinite: s
+                .choice("on_nonfinite", "What happens at a loss or gradient that is not finite")
+                .changes_nothing()
+                .or(on_nonfinite),
+            max_skipped: s
+                .whole("max_skipped", "Steps in a row that may be skipped; one more stops the run")
+                .changes_nothing()
+                .or(max_skipped),
+            on_spike: s
+                .choice("on_spike", "What happens at a loss far above the earlier ones")
+                .changes_nothing()
+                .or(on_spike),
+            spike_threshold: s
+                .number(
+                    "spike_threshold",
+                    "How many standard deviations above the mean count as far",
+                )
+                .above(0.0)
+                .changes_nothing()
+                .or(spike_threshold),
+        }
+    }
 }
 
 impl Default for GuardConfig {

@@ -16,7 +16,7 @@ use crate::trainer::optimizer::{
     AdamWConfig, Algorithm, Optimizer, OptimizerBackend, OptimizerConfig,
 };
 use crate::trainer::prefetch::Prefetch;
-use crate::trainer::schedule::{Curve, LearningRate};
+use crate::trainer::schedule::{Curve, LearningRate, Warmup};
 use crate::trainer::step::{Recompute, StepOptions, TrainBackend, loss_and_grads};
 
 /// Everything that decides what a run computes, in numbers.
@@ -274,11 +274,11 @@ impl Plan {
                 curve: Curve::Cosine,
                 peak: learning_rate,
                 floor: 0.0,
-                warmup: 0,
+                warmup: Warmup::Steps(0),
                 steps,
             },
             optimizer: Algorithm::AdamW(AdamWConfig::default()).into(),
-            clip: ClipConfig::Norm(1.0),
+            clip: ClipConfig::norm(1.0),
             recompute: Recompute::default(),
             neftune_alpha: None,
             seed: 0,

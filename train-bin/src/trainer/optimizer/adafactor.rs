@@ -6,6 +6,10 @@
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use serde::Serialize;
+
+use crate::settings::Reader;
+use crate::trainer::optimizer::adamw::{eps, weight_decay};
 
 use crate::trainer::optimizer::rule::{ParamState, ParamUpdate, UpdateRule, tensor_bytes};
 use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
@@ -14,7 +18,7 @@ use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
 const DECAY_POWER: f64 = -0.8;
 
 /// The constants of Adafactor.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct AdafactorConfig {
     /// Added to the squares of gradients.
     pub eps: f64,
@@ -24,10 +28,34 @@ pub struct AdafactorConfig {
     pub weight_decay: f64,
 }
 
-impl Default for AdafactorConfig {
+impl AdafactorConfig {
     /// The paper's, without decay.
+    pub const DEFAULT: Self = Self { eps: 1e-30, clip_threshold: 1.0, weight_decay: 0.0 };
+
+    /// Reads its settings.
+    pub(crate) fn read(self, s: &mut Reader) -> Self {
+        Self {
+            eps: eps(s, "Added to the squares of the gradients", self.eps),
+            clip_threshold: s
+                .number("clip_threshold", "Root mean square that updates are scaled down to")
+                .above(0.0)
+                .or(self.clip_threshold),
+            weight_decay: weight_decay(s, self.weight_decay),
+        }
+    }
+
+    /// Bytes of state for a parameter.
+    pub(crate) fn state_bytes(shape: &[usize]) -> u64 {
+        match shape {
+            &[rows, columns] => 4 * (rows + columns) as u64,
+            _ => 4 * shape.iter().product::<usize>() as u64,
+        }
+    }
+}
+
+impl Default for AdafactorConfig {
     fn default() -> Self {
-        Self { eps: 1e-30, clip_threshold: 1.0, weight_decay: 0.0 }
+        Self::DEFAULT
     }
 }
 

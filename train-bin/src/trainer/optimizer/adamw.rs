@@ -2,29 +2,67 @@
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use serde::Serialize;
+
+use crate::settings::{Pair, Reader};
 
 use crate::trainer::optimizer::backend::OptimizerBackend;
 use crate::trainer::optimizer::rule::{ParamState, ParamUpdate, UpdateRule, tensor_bytes};
 use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
 
 /// The constants of AdamW.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct AdamWConfig {
-    /// Decay of the first moment.
-    pub beta1: f64,
-    /// Decay of the second moment.
-    pub beta2: f64,
+    /// Decay rates of the first and of the second moment, each 0 ≤ β < 1.
+    pub betas: Pair,
     /// Added to the root of the second moment.
     pub eps: f64,
     /// Share of a weight that a step of rate 1 takes away, apart from the gradient.
     pub weight_decay: f64,
 }
 
-impl Default for AdamWConfig {
+impl AdamWConfig {
     /// PyTorch's, without decay.
-    fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.999, eps: 1e-8, weight_decay: 0.0 }
+    pub const DEFAULT: Self = Self { betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.0 };
+
+    /// Reads its settings.
+    pub(crate) fn read(self, s: &mut Reader) -> Self {
+        Self {
+            betas: betas(s, self.betas),
+            eps: eps(s, "Added to the root of the second moment", self.eps),
+            weight_decay: weight_decay(s, self.weight_decay),
+        }
     }
+
+    /// Bytes of state for a parameter of so many elements.
+    pub(crate) fn state_bytes(elements: u64) -> u64 {
+        8 * elements
+    }
+}
+
+impl Default for AdamWConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// `train.betas`, of all optimizers with two running means.
+pub(crate) fn betas(s: &mut Reader, default: Pair) -> Pair {
+    s.setting::<Pair>("betas", "Decay rates of the running means")
+        .at_least(0.0)
+        .below(1.0)
+        .tolerated()
+        .or(default)
+}
+
+/// `train.eps`.
+pub(crate) fn eps(s: &mut Reader, doc: &'static str, default: f64) -> f64 {
+    s.number("eps", doc).above(0.0).also_called(&["adam_epsilon"]).tolerated().or(default)
+}
+
+/// `train.weight_decay`, of all optimizers.
+pub(crate) fn weight_decay(s: &mut Reader, default: f64) -> f64 {
+    s.number("weight_decay", "Weight decay: decoupled, but for sgd").at_least(0.0).or(default)
 }
 
 /// The numbers of one step:
@@ -48,7 +86,7 @@ pub struct AdamWStep {
 impl AdamWConfig {
     /// The numbers of step number `step`, from 1, at this rate and with this weight decay.
     pub fn at(&self, step: u64, rate: f64, weight_decay: f64) -> AdamWStep {
-        let Self { beta1, beta2, eps, .. } = *self;
+        let Self { betas: [beta1, beta2], eps, .. } = *self;
         let step = i32::try_from(step).unwrap_or(i32::MAX);
         AdamWStep {
             beta1,

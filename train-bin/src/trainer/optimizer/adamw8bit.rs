@@ -23,6 +23,16 @@ const PART: usize = 1 << 14 << BLOCK.ilog2();
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EightBit(pub(crate) AdamWConfig);
 
+impl EightBit {
+    /// Bytes of state for a parameter of so many elements.
+    pub(crate) fn state_bytes(elements: u64) -> u64 {
+        if elements < MIN_8BIT_SIZE as u64 {
+            return AdamWConfig::state_bytes(elements);
+        }
+        2 * (elements + 4 * elements.div_ceil(BLOCK as u64))
+    }
+}
+
 /// What is remembered of a parameter.
 #[derive(Debug, Clone)]
 pub(crate) enum EightBitState<B: Backend> {

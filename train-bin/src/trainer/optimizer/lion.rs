@@ -2,24 +2,40 @@
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use serde::Serialize;
+
+use crate::settings::{Pair, Reader};
+use crate::trainer::optimizer::adamw::{betas, weight_decay};
 
 use crate::trainer::optimizer::rule::{Momentum, ParamUpdate, UpdateRule};
 
 /// The constants of Lion. Its rate is a third to a tenth of AdamW's, and its decay as many times larger.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LionConfig {
-    /// Weight of the mean before in the direction.
-    pub beta1: f64,
-    /// Decay of the mean.
-    pub beta2: f64,
+    /// Weight of the earlier mean in the direction, and decay rate of the mean; each 0 ≤ β < 1.
+    pub betas: Pair,
     /// Share of a weight that a step of rate 1 takes away, apart from the gradient.
     pub weight_decay: f64,
 }
 
-impl Default for LionConfig {
+impl LionConfig {
     /// The paper's, without decay.
+    pub const DEFAULT: Self = Self { betas: [0.9, 0.99], weight_decay: 0.0 };
+
+    /// Reads its settings.
+    pub(crate) fn read(self, s: &mut Reader) -> Self {
+        Self { betas: betas(s, self.betas), weight_decay: weight_decay(s, self.weight_decay) }
+    }
+
+    /// Bytes of state for a parameter of so many elements.
+    pub(crate) fn state_bytes(elements: u64) -> u64 {
+        4 * elements
+    }
+}
+
+impl Default for LionConfig {
     fn default() -> Self {
-        Self { beta1: 0.9, beta2: 0.99, weight_decay: 0.0 }
+        Self::DEFAULT
     }
 }
 
@@ -34,7 +50,7 @@ impl<B: Backend> UpdateRule<B> for LionConfig {
         weight: Tensor<B, 1>,
         gradient: Tensor<B, 1>,
     ) -> (Tensor<B, 1>, Option<Momentum<B>>) {
-        let Self { beta1, beta2, weight_decay } = *self;
+        let Self { betas: [beta1, beta2], weight_decay } = *self;
         let (toward, new) = match old {
             None => (gradient.clone() * (1.0 - beta1), gradient * (1.0 - beta2)),
             Some(Momentum(old)) => (

@@ -21,9 +21,13 @@ use std::collections::BTreeMap;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::{AutodiffBackend, Backend};
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 use emberlm_lora::walk::{ParamMapper, ParamVisitor, for_each_param, map_params};
-use emberlm_quant::codec::blockwise::BLOCK;
 
+use serde::Serialize;
+
+use crate::settings::Reader;
 use crate::trainer::grads::Gradients;
 
 pub use adafactor::AdafactorConfig;
@@ -35,15 +39,16 @@ pub use muon::{MuonConfig, MuonScale};
 pub use sgd::SgdConfig;
 pub use state::{OptimizerState, StateDtype, StateError, StateTensor};
 
-use adamw8bit::{EightBit, MIN_8BIT_SIZE};
+use adamw8bit::EightBit;
 use groups::{Calibration, factors};
 use rule::{DynOptimizer, ParamUpdate, PerParam, UpdateRule};
 use state::StateReader;
 
-/// An optimizer's formula and its constants.
-#[derive(Debug, Clone, Copy, PartialEq)]
+/// An optimizer with its constants: `train.optimizer`.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(tag = "optimizer", rename_all = "lowercase")]
 pub enum Algorithm {
-    /// AdamW with moments in 32 bits.
+    /// AdamW.
     AdamW(AdamWConfig),
     /// AdamW with moments in 8 bits.
     AdamW8bit(AdamWConfig),
@@ -73,34 +78,88 @@ impl From<Algorithm> for OptimizerConfig {
 }
 
 impl Algorithm {
+    /// Every optimizer, with its default constants.
+    const ALL: [Self; 6] = [
+        Self::AdamW(AdamWConfig::DEFAULT),
+        Self::AdamW8bit(AdamWConfig::DEFAULT),
+        Self::Lion(LionConfig::DEFAULT),
+        Self::Adafactor(AdafactorConfig::DEFAULT),
+        Self::Sgd(SgdConfig::DEFAULT),
+        Self::Muon(MuonConfig::DEFAULT),
+    ];
+
+    /// Its name, as `train.optimizer` has it, and a description.
+    const fn described(&self) -> (&'static str, &'static str) {
+        match self {
+            Self::AdamW(_) => ("adamw", "AdamW"),
+            Self::AdamW8bit(_) => {
+                ("adamw8bit", "AdamW with moments in 8 bits: a quarter of the state")
+            }
+            Self::Lion(_) => ("lion", "the sign of a running mean: half of AdamW's state"),
+            Self::Adafactor(_) => {
+                ("adafactor", "mean squares of rows and columns: hardly any state")
+            }
+            Self::Sgd(_) => ("sgd", "gradient descent with momentum"),
+            Self::Muon(_) => ("muon", "orthogonal momentum for matrices, AdamW for the rest"),
+        }
+    }
+
     /// Its name, as `train.optimizer` has it.
     pub const fn name(&self) -> &'static str {
-        match self {
-            Self::AdamW(_) => "adamw",
-            Self::AdamW8bit(_) => "adamw8bit",
-            Self::Lion(_) => "lion",
-            Self::Adafactor(_) => "adafactor",
-            Self::Sgd(_) => "sgd",
-            Self::Muon(_) => "muon",
-        }
+        self.described().0
+    }
+
+    /// Reads `train.optimizer` and the settings of the optimizer that is chosen.
+    pub(crate) fn read(s: &mut Reader) -> Self {
+        let chosen =
+            s.choice::<Self>("optimizer", "The optimizer").also_called(&["optim"]).or(Self::ALL[0]);
+        s.choice_with_settings("optimizer", chosen, |algorithm, s| match algorithm {
+            Self::AdamW(config) => Self::AdamW(config.read(s)),
+            Self::AdamW8bit(config) => Self::AdamW8bit(config.read(s)),
+            Self::Lion(config) => Self::Lion(config.read(s)),
+            Self::Adafactor(config) => Self::Adafactor(config.read(s)),
+            Self::Sgd(config) => Self::Sgd(config.read(s)),
+            Self::Muon(config) => Self::Muon(config.read(s)),
+        })
     }
 
     /// Bytes of state for a parameter, in f32.
     pub fn state_bytes(&self, path: &str, shape: &[usize]) -> u64 {
         let elements = shape.iter().product::<usize>() as u64;
-        match (self, shape) {
-            (Self::AdamW8bit(_), _) if elements >= MIN_8BIT_SIZE as u64 => {
-                2 * (elements + 4 * elements.div_ceil(BLOCK as u64))
-            }
-            (Self::AdamW(_) | Self::AdamW8bit(_), _) => 8 * elements,
-            (Self::Lion(_), _) => 4 * elements,
-            (Self::Sgd(sgd), _) if sgd.momentum == 0.0 => 0,
-            (Self::Sgd(_), _) => 4 * elements,
-            (Self::Adafactor(_), &[rows, columns]) => 4 * (rows + columns) as u64,
-            (Self::Adafactor(_), _) => 4 * elements,
-            (Self::Muon(_), _) if MuonConfig::takes(path, shape) => 4 * elements,
-            (Self::Muon(_), _) => 8 * elements,
+        match self {
+            Self::AdamW(_) => AdamWConfig::state_bytes(elements),
+            Self::AdamW8bit(_) => EightBit::state_bytes(elements),
+            Self::Lion(_) => LionConfig::state_bytes(elements),
+            Self::Adafactor(_) => AdafactorConfig::state_bytes(shape),
+            Self::Sgd(config) => config.state_bytes(elements),
+            Self::Muon(_) => MuonConfig::state_bytes(path, shape),
         }
+    }
+
+    /// The update rule with its state: a fresh one, or that of a checkpoint.
+    fn start<B: OptimizerBackend>(
+        self,
+        from: Option<(&mut StateReader<'_>, &B::Device)>,
+    ) -> Result<Box<dyn DynOptimizer<B>>, StateError> {
+        match self {
+            Self::AdamW(rule) => boxed(rule, from),
+            Self::AdamW8bit(config) => boxed(EightBit(config), from),
+            Self::Lion(rule) => boxed(rule, from),
+            Self::Adafactor(rule) => boxed(rule, from),
+            Self::Sgd(rule) => boxed(rule, from),
+            Self::Muon(rule) => boxed(rule, from),
+        }
+    }
+}
+
+impl ValueEnum for Algorithm {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        let (name, help) = self.described();
+        Some(PossibleValue::new(name).help(help))
     }
 }
 
@@ -117,14 +176,8 @@ impl<B: OptimizerBackend> Optimizer<B> {
     /// One that has made no step.
     pub fn new(config: impl Into<OptimizerConfig>) -> Self {
         let config = config.into();
-        let rule: Box<dyn DynOptimizer<B>> = match config.algorithm {
-            Algorithm::AdamW(formula) => fresh(formula),
-            Algorithm::AdamW8bit(formula) => fresh(EightBit(formula)),
-            Algorithm::Lion(formula) => fresh(formula),
-            Algorithm::Adafactor(formula) => fresh(formula),
-            Algorithm::Sgd(formula) => fresh(formula),
-            Algorithm::Muon(formula) => fresh(formula),
-        };
+        let rule = config.algorithm.start(None);
+        let rule = rule.expect("only a state can be unusable, and there is none");
         let calibration = Calibration::new(config.groups.calibrate_ab);
         Self { config, steps: 0, rule, calibration }
     }
@@ -180,14 +233,7 @@ impl<B: OptimizerBackend> Optimizer<B> {
         let mut reader = StateReader::new(config.algorithm.name(), state)?;
         let from = &mut reader;
         let calibration = Calibration::take(config.groups.calibrate_ab, from)?;
-        let rule: Box<dyn DynOptimizer<B>> = match config.algorithm {
-            Algorithm::AdamW(formula) => restored(formula, from, device)?,
-            Algorithm::AdamW8bit(formula) => restored(EightBit(formula), from, device)?,
-            Algorithm::Lion(formula) => restored(formula, from, device)?,
-            Algorithm::Adafactor(formula) => restored(formula, from, device)?,
-            Algorithm::Sgd(formula) => restored(formula, from, device)?,
-            Algorithm::Muon(formula) => restored(formula, from, device)?,
-        };
+        let rule = config.algorithm.start(Some((from, device)))?;
         reader.finish()?;
         Ok(Self { config, steps: state.steps, rule, calibration })
     }
@@ -223,18 +269,14 @@ impl<B: OptimizerBackend> Optimizer<B> {
     }
 }
 
-fn fresh<B: Backend, F: UpdateRule<B, State: 'static> + 'static>(
-    formula: F,
-) -> Box<dyn DynOptimizer<B>> {
-    Box::new(PerParam::<F, F::State>::new(formula))
-}
-
-fn restored<B: Backend, F: UpdateRule<B, State: 'static> + 'static>(
-    formula: F,
-    state: &mut StateReader<'_>,
-    device: &B::Device,
+fn boxed<B: Backend, F: UpdateRule<B, State: 'static> + 'static>(
+    rule: F,
+    from: Option<(&mut StateReader<'_>, &B::Device)>,
 ) -> Result<Box<dyn DynOptimizer<B>>, StateError> {
-    Ok(Box::new(PerParam::<F, F::State>::take(formula, state, device)?))
+    Ok(Box::new(match from {
+        None => PerParam::<F, F::State>::new(rule),
+        Some((state, device)) => PerParam::<F, F::State>::take(rule, state, device)?,
+    }))
 }
 
 /// Moves every parameter that has a gradient.

@@ -5,6 +5,11 @@
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::settings::Reader;
+use crate::trainer::optimizer::sgd::momentum;
 
 use crate::trainer::optimizer::adamw::{AdamWConfig, EXP_AVG, EXP_AVG_SQ, Moments};
 use crate::trainer::optimizer::backend::OptimizerBackend;
@@ -24,13 +29,16 @@ const ITERATIONS: usize = 5;
 const LEAST_NORM: f64 = 1e-7;
 
 /// How the rate depends on a matrix's shape `[rows, columns]`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
+#[value(rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub enum MuonScale {
-    /// By `√max(1, rows / columns)`: Jordan's.
-    Original,
-    /// By `0.2 · √max(rows, columns)`: updates as large as AdamW's, so that one rate fits both (Liu et al., 2025,
+    /// By 0.2 · √max(rows, columns): updates as large as AdamW's, so that one rate fits both (Liu et al., 2025,
     /// arXiv:2502.16982).
-    MatchRms,
+    #[default]
+    MatchRmsAdamw,
+    /// By √max(1, rows / columns): Jordan's.
+    Original,
 }
 
 impl MuonScale {
@@ -38,25 +46,54 @@ impl MuonScale {
         let (rows, columns) = (rows as f64, columns as f64);
         match self {
             Self::Original => (rows / columns).max(1.0).sqrt(),
-            Self::MatchRms => 0.2 * rows.max(columns).sqrt(),
+            Self::MatchRmsAdamw => 0.2 * rows.max(columns).sqrt(),
         }
     }
 }
 
 /// The constants of Muon.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct MuonConfig {
     /// Decay of the running mean of gradients.
     pub momentum: f64,
     /// Whether the step looks ahead along the mean (Nesterov).
     pub nesterov: bool,
     /// How the rate depends on a matrix's shape.
+    #[serde(rename = "muon_scale")]
     pub scale: MuonScale,
     /// For embeddings, the head, norms and biases; its weight decay is for all.
+    #[serde(flatten)]
     pub adamw: AdamWConfig,
 }
 
 impl MuonConfig {
+    /// Jordan's momentum, and AdamW's defaults for the rest.
+    pub const DEFAULT: Self = Self {
+        momentum: 0.95,
+        nesterov: true,
+        scale: MuonScale::MatchRmsAdamw,
+        adamw: AdamWConfig::DEFAULT,
+    };
+
+    /// Reads its settings.
+    pub(crate) fn read(self, s: &mut Reader) -> Self {
+        let (momentum, nesterov) = momentum(s, self.momentum, self.nesterov);
+        Self {
+            momentum,
+            nesterov,
+            scale: s
+                .choice("muon_scale", "How Muon's learning rate depends on a matrix's shape")
+                .or(self.scale),
+            adamw: self.adamw.read(s),
+        }
+    }
+
+    /// Bytes of state for a parameter.
+    pub(crate) fn state_bytes(path: &str, shape: &[usize]) -> u64 {
+        let elements = shape.iter().product::<usize>() as u64;
+        if Self::takes(path, shape) { 4 * elements } else { AdamWConfig::state_bytes(elements) }
+    }
+
     /// Whether a parameter is moved by Muon, and not by AdamW.
     pub fn takes(path: &str, shape: &[usize]) -> bool {
         shape.len() == 2 && !is_embedding_or_head(path)

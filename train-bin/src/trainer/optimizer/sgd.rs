@@ -2,11 +2,15 @@
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use serde::Serialize;
+
+use crate::settings::Reader;
+use crate::trainer::optimizer::adamw::weight_decay;
 
 use crate::trainer::optimizer::rule::{Momentum, ParamUpdate, UpdateRule};
 
 /// The constants of SGD.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct SgdConfig {
     /// What remains of the running sum of gradients from step to step; 0: there is none, and no state.
     pub momentum: f64,
@@ -14,6 +18,48 @@ pub struct SgdConfig {
     pub nesterov: bool,
     /// Share of a weight that is added to its gradient.
     pub weight_decay: f64,
+}
+
+impl SgdConfig {
+    /// A momentum of 0.9, without decay.
+    pub const DEFAULT: Self = Self { momentum: 0.9, nesterov: false, weight_decay: 0.0 };
+
+    /// Reads its settings.
+    pub(crate) fn read(self, s: &mut Reader) -> Self {
+        let (momentum, nesterov) = momentum(s, self.momentum, self.nesterov);
+        if nesterov && momentum == 0.0 {
+            let reason = "without momentum there is nothing to look ahead along";
+            let remedy = "remove train.nesterov, or set a momentum";
+            s.contradiction(["nesterov", "momentum"], reason, remedy);
+        }
+        Self { momentum, nesterov, weight_decay: weight_decay(s, self.weight_decay) }
+    }
+
+    /// Bytes of state for a parameter of so many elements.
+    pub(crate) fn state_bytes(&self, elements: u64) -> u64 {
+        if self.momentum == 0.0 { 0 } else { 4 * elements }
+    }
+}
+
+impl Default for SgdConfig {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
+
+/// `train.momentum` and `train.nesterov`.
+pub(crate) fn momentum(s: &mut Reader, momentum: f64, nesterov: bool) -> (f64, bool) {
+    let momentum = s
+        .number(
+            "momentum",
+            "What remains of the running mean or sum of gradients from step to step",
+        )
+        .at_least(0.0)
+        .below(1.0)
+        .or(momentum);
+    let nesterov =
+        s.boolean("nesterov", "Look ahead along the running mean or sum (Nesterov)").or(nesterov);
+    (momentum, nesterov)
 }
 
 impl<B: Backend> UpdateRule<B> for SgdConfig {

@@ -1,9 +1,5 @@
-//! One table out of the layers: a TOML text, then the command line. What comes later wins, key by
-//! key.
-//!
-//! Of two settings that exclude each other (`train.epochs` and `train.steps`), one on the command
-//! line takes the place of the other in the file; side by side in one layer they stay, for the
-//! check to report.
+//! Settings from several places in one table: a TOML text, the stage of a file, the command line. The later layer wins,
+//! key by key, and each key remembers where its value comes from.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,27 +8,26 @@ use toml::de::{DeTable, DeValue};
 use toml::{Table, Value};
 
 use super::error::{Fault, FaultKind, Origin};
-use super::keys::{PATH_KEYS, excluded_by};
+use super::setting::SettingKind;
 
-/// A setting from the command line, which goes before the one in the file.
+/// A setting from the command line, which takes precedence over the file.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Override {
-    /// `--set section.key=value`. The value is a TOML value; what is no TOML value is a string,
-    /// alone or within `[a, b]`.
+    /// `--set section.key=value`. The value is a TOML value; anything else is a string, alone or within `[a, b]`.
     Set {
-        /// All of the argument: `train.steps=100`.
+        /// The whole argument: `train.steps=100`.
         text: String,
     },
     /// A flag with a name of its own.
     Flag {
         /// The flag: `--model`.
-        flag: &'static str,
+        flag: String,
         /// The key it sets: `model.path`.
-        key: &'static str,
+        key: String,
         /// The value.
         value: Value,
     },
-    /// Not from the command line, but what takes the place of a default: the file goes before it.
+    /// Not from the command line: it replaces a default, and the file takes precedence over it.
     Default {
         /// The key it sets: `data.date`.
         key: &'static str,
@@ -41,23 +36,31 @@ pub enum Override {
     },
 }
 
+/// Where a key's value comes from.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Place {
+    pub(super) origin: Option<Origin>,
+    /// Relative paths begin here; empty: at the working directory.
+    pub(super) folder: PathBuf,
+    /// The number of the layer; a later one wins.
+    pub(super) layer: usize,
+}
+
 /// The layers merged so far.
 #[derive(Debug, Default, Clone)]
-pub(super) struct Layers {
-    /// The merged table. Paths are absolute.
+pub struct Layers {
     pub(super) table: Table,
-    /// Where each key, in full, comes from.
-    pub(super) origins: BTreeMap<String, Origin>,
+    /// By full key.
+    pub(super) places: BTreeMap<String, Place>,
+    layers: usize,
 }
 
 impl Layers {
-    /// Adds a TOML text. Its relative paths begin at `folder`.
-    pub(super) fn add_text(
-        &mut self,
-        name: &str,
-        text: &str,
-        folder: &Path,
-    ) -> Result<(), Vec<Fault>> {
+    /// Adds a TOML text called `name` in messages. Its relative paths begin at `folder`.
+    ///
+    /// # Errors
+    /// Every line that is not TOML.
+    pub fn add_text(&mut self, name: &str, text: &str, folder: &Path) -> Result<(), Vec<Fault>> {
         let (document, errors) = DeTable::parse_recoverable(text);
         if !errors.is_empty() {
             return Err(syntax_faults(name, text, &errors));
@@ -74,17 +77,23 @@ impl Layers {
     }
 
     /// Adds a table. Its relative paths begin at `folder`.
-    pub(super) fn add_table(
+    pub fn add_table(
         &mut self,
         table: Table,
         folder: &Path,
         origin_of: &dyn Fn(&str) -> Option<Origin>,
     ) {
-        merge(&mut self.table, &mut self.origins, "", table, folder, origin_of);
+        self.layers += 1;
+        let place = |key: &str| Place {
+            origin: origin_of(key),
+            folder: folder.to_owned(),
+            layer: self.layers,
+        };
+        merge(&mut self.table, &mut self.places, "", table, &place);
     }
 
-    /// Adds what takes the place of defaults, before anything else is added.
-    pub(super) fn add_defaults(&mut self, overrides: &[Override]) {
+    /// Adds what replaces defaults, before anything else is added.
+    pub fn add_defaults(&mut self, overrides: &[Override]) {
         for setting in overrides {
             if let Override::Default { key, value } = setting {
                 self.add_table(nested(key, value.clone()), Path::new(""), &|_| None);
@@ -92,14 +101,18 @@ impl Layers {
         }
     }
 
-    /// Adds settings of the command line. Their relative paths begin at the working directory.
-    pub(super) fn add_overrides(&mut self, overrides: &[Override]) -> Result<(), Vec<Fault>> {
+    /// Adds the settings of the command line as one layer. Their relative paths begin at the working directory.
+    ///
+    /// # Errors
+    /// Every `--set` that is not `section.key=value`.
+    pub fn add_overrides(&mut self, overrides: &[Override]) -> Result<(), Vec<Fault>> {
         let mut faults = Vec::new();
+        let first = self.layers;
         for setting in overrides {
             let (key, value, origin) = match setting {
                 Override::Default { .. } => continue,
                 Override::Flag { flag, key, value } => {
-                    ((*key).to_owned(), value.clone(), Origin::Flag(flag))
+                    (key.clone(), value.clone(), Origin::Flag(flag.clone()))
                 }
                 Override::Set { text } => match parse_set(text) {
                     Ok((key, value)) => (key, value, Origin::Set),
@@ -110,9 +123,23 @@ impl Layers {
                     }
                 },
             };
+            self.layers = first;
             self.add_table(nested(&key, value), Path::new(""), &|_| Some(origin.clone()));
         }
         if faults.is_empty() { Ok(()) } else { Err(faults) }
+    }
+
+    /// Takes a key of the top level out, with where it comes from.
+    pub fn take(&mut self, name: &str) -> Option<(Value, Option<Origin>)> {
+        let value = self.table.remove(name)?;
+        let origin = self.origin(name);
+        self.places.retain(|key, _| key != name && !key.starts_with(&format!("{name}.")));
+        Some((value, origin))
+    }
+
+    /// Where a key comes from. In a list of sections: `data.source[0].path`.
+    pub fn origin(&self, key: &str) -> Option<Origin> {
+        self.places.get(key)?.origin.clone()
     }
 }
 
@@ -128,98 +155,97 @@ fn nested(key: &str, value: Value) -> Table {
 
 fn merge(
     into: &mut Table,
-    origins: &mut BTreeMap<String, Origin>,
+    places: &mut BTreeMap<String, Place>,
     section: &str,
     layer: Table,
-    folder: &Path,
-    origin_of: &dyn Fn(&str) -> Option<Origin>,
+    place_of: &dyn Fn(&str) -> Place,
 ) {
     for (name, value) in layer {
         let key = join(section, &name);
-        let origin = origin_of(&key);
+        let place = place_of(&key);
         if let Value::Table(inner) = value {
             let known = into.entry(name).or_insert_with(|| Value::Table(Table::new()));
-            // A value where a section belongs is a fault of the lower layer, which the check
-            // reports.
+            // A value where a section belongs is a fault of the lower layer, which the reader reports.
             if let Value::Table(known) = known {
-                if let (Some(origin), false) = (&origin, origins.contains_key(&key)) {
-                    origins.insert(key.clone(), origin.clone());
-                }
-                merge(known, origins, &key, inner, folder, origin_of);
+                places.entry(key.clone()).or_insert(place);
+                merge(known, places, &key, inner, place_of);
             }
             continue;
         }
-        if let Some(excluded) = excluded_by(&key)
-            && is_command_line(origin.as_ref())
-            && !is_command_line(origins.get(excluded))
-        {
-            origins.remove(excluded);
-            into.remove(excluded.rsplit('.').next().unwrap_or(excluded));
-        }
-        let value = without_dates(value);
-        let value = if PATH_KEYS.contains(&key.as_str()) { anchored(value, folder) } else { value };
-        into.insert(name, value);
-        match origin {
-            Some(origin) => origins.insert(key, origin),
-            None => origins.remove(&key),
-        };
+        note_elements(&value, &key, places, place_of);
+        into.insert(name, without_dates(value));
+        places.insert(key, place);
     }
 }
 
-fn is_command_line(origin: Option<&Origin>) -> bool {
-    matches!(origin, Some(Origin::Set | Origin::Flag(_)))
+/// Notes where the keys in a list of sections come from.
+fn note_elements(
+    value: &Value,
+    key: &str,
+    places: &mut BTreeMap<String, Place>,
+    place_of: &dyn Fn(&str) -> Place,
+) {
+    let note = |inner: &Value, key: String, places: &mut BTreeMap<String, Place>| {
+        places.insert(key.clone(), place_of(&key));
+        note_elements(inner, &key, places, place_of);
+    };
+    match value {
+        Value::Array(values) if values.iter().all(Value::is_table) => {
+            for (i, inner) in values.iter().enumerate() {
+                note_elements(inner, &format!("{key}[{i}]"), places, place_of);
+            }
+        }
+        Value::Table(table) => {
+            for (name, inner) in table {
+                note(inner, join(key, name), places);
+            }
+        }
+        _ => {}
+    }
 }
 
-fn join(section: &str, name: &str) -> String {
+pub(super) fn join(section: &str, name: &str) -> String {
     if section.is_empty() { name.to_owned() } else { format!("{section}.{name}") }
 }
 
-/// No key takes a date: `output_dir = 2026-01-31` is meant as a text.
+/// No key takes a date: `output_dir = 2026-01-31` means the text.
 fn without_dates(value: Value) -> Value {
     match value {
         Value::Datetime(date) => Value::String(date.to_string()),
         Value::Array(values) => Value::Array(values.into_iter().map(without_dates).collect()),
+        Value::Table(table) => Value::Table(
+            table.into_iter().map(|(key, value)| (key, without_dates(value))).collect(),
+        ),
         other => other,
     }
 }
 
-/// The path or the paths in `value`, made absolute. Other types stay, for the check to report.
-fn anchored(value: Value, folder: &Path) -> Value {
-    match value {
-        Value::String(path) if !path.is_empty() => {
-            // A working directory that is not UTF-8 has no place in TOML: the path stays relative
-            // to it.
-            let path = absolute(&folder.join(&path)).into_os_string().into_string().unwrap_or(path);
-            Value::String(path)
+/// The value of a flag of the command line as TOML. Texts and paths are taken literally.
+pub fn flag_value(kind: &SettingKind, given: &[&String]) -> Value {
+    match kind {
+        SettingKind::Paths => {
+            Value::Array(given.iter().map(|text| Value::String((*text).clone())).collect())
         }
-        Value::Array(paths) => {
-            Value::Array(paths.into_iter().map(|path| anchored(path, folder)).collect())
+        SettingKind::Path | SettingKind::Text | SettingKind::Choice(_) => {
+            Value::String(given.last().map(|text| (*text).clone()).unwrap_or_default())
         }
-        Value::Table(mut table) => {
-            if let Some(path) = table.remove("path") {
-                table.insert("path".to_owned(), anchored(path, folder));
-            }
-            Value::Table(table)
+        _ => {
+            let text = given.last().map(|text| text.as_str()).unwrap_or_default();
+            parse_value(text).unwrap_or_else(|_| Value::String(text.to_owned()))
         }
-        other => other,
     }
-}
-
-/// `path`, from the root; as it is where the working directory is not known.
-pub(super) fn absolute(path: &Path) -> PathBuf {
-    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
 }
 
 /// The key and the value of `section.key=value`, or what is wrong with it.
 fn parse_set(text: &str) -> Result<(String, Value), String> {
-    let (key, value) = text.split_once('=').ok_or("there is no `=`")?;
+    let (key, value) = text.split_once('=').ok_or("missing `=`")?;
     let key = key.trim();
     let parts: Vec<&str> = key.split('.').collect();
     let is_bare = |part: &&str| {
         !part.is_empty() && part.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c))
     };
     if !parts.iter().all(is_bare) {
-        return Err(format!("`{key}` is no key"));
+        return Err(format!("`{key}` is not a key"));
     }
     if parts.len() < 2 {
         return Err(format!("`{key}` names no section"));
@@ -243,7 +269,7 @@ fn parse_value(text: &str) -> Result<Value, String> {
         return Ok(Value::Array(items.map(parse_value).collect::<Result<_, _>>()?));
     }
     if text.starts_with(['"', '\'', '{']) {
-        return Err(format!("`{text}` is no TOML value ({})", error.replace('\n', ", ")));
+        return Err(format!("`{text}` is not a TOML value ({})", error.replace('\n', ", ")));
     }
     Ok(Value::String(text.to_owned()))
 }
@@ -270,11 +296,19 @@ fn split_items(text: &str) -> Vec<&str> {
     items
 }
 
-fn collect_origins(table: &DeTable<'_>, section: &str, found: &mut impl FnMut(String, usize)) {
+fn collect_origins(table: &DeTable<'_>, section: &str, found: &mut dyn FnMut(String, usize)) {
     for (name, value) in table {
         let key = join(section, name.get_ref());
-        if let DeValue::Table(inner) = value.get_ref() {
-            collect_origins(inner, &key, found);
+        match value.get_ref() {
+            DeValue::Table(inner) => collect_origins(inner, &key, found),
+            DeValue::Array(values) => {
+                for (i, value) in values.iter().enumerate() {
+                    if let DeValue::Table(inner) = value.get_ref() {
+                        collect_origins(inner, &format!("{key}[{i}]"), found);
+                    }
+                }
+            }
+            _ => {}
         }
         found(key, name.span().start);
     }
@@ -333,15 +367,15 @@ mod tests {
     #[test]
     fn a_set_that_is_no_assignment_says_why() {
         for (text, reason) in [
-            ("train.steps", "there is no `=`"),
+            ("train.steps", "missing `=`"),
             ("steps=3", "`steps` names no section"),
-            ("train..steps=3", "`train..steps` is no key"),
-            ("train.a b=3", "`train.a b` is no key"),
+            ("train..steps=3", "`train..steps` is not a key"),
+            ("train.a b=3", "`train.a b` is not a key"),
         ] {
             assert_eq!(parse_set(text), Err(reason.to_owned()));
         }
         assert!(
-            parse_set("model.path=\"open").unwrap_err().starts_with("`\"open` is no TOML value")
+            parse_set("model.path=\"open").unwrap_err().starts_with("`\"open` is not a TOML value")
         );
     }
 
@@ -356,29 +390,18 @@ mod tests {
     fn later_layers_win_and_remember_where_they_come_from() {
         let mut layers = Layers::default();
         layers.add_text("a.toml", "[train]\nsteps = 1\nseed = 7", Path::new("")).unwrap();
-        let flag = Override::Flag { flag: "--out", key: "train.output_dir", value: "/x".into() };
+        let flag = Override::Flag {
+            flag: "--out".into(),
+            key: "train.output_dir".into(),
+            value: "/x".into(),
+        };
         layers.add_overrides(&[Override::Set { text: "train.steps=2".into() }, flag]).unwrap();
         let train = layers.table["train"].as_table().unwrap();
         assert_eq!((train["steps"].as_integer(), train["seed"].as_integer()), (Some(2), Some(7)));
-        let shown = |key: &str| layers.origins[key].to_string();
+        let shown = |key: &str| layers.origin(key).unwrap().to_string();
         assert_eq!(
             [shown("train.steps"), shown("train.seed"), shown("train.output_dir"), shown("train")],
             ["--set", "a.toml:3:1", "--out", "a.toml:1:2"]
-        );
-    }
-
-    #[test]
-    fn on_the_command_line_a_setting_takes_the_place_of_the_one_it_excludes() {
-        let mut layers = Layers::default();
-        layers.add_text("a.toml", "train.epochs = 3", Path::new("")).unwrap();
-        layers.add_overrides(&[Override::Set { text: "train.steps=2".into() }]).unwrap();
-        assert_eq!(layers.table["train"].as_table().unwrap().keys().collect::<Vec<_>>(), ["steps"]);
-        assert!(!layers.origins.contains_key("train.epochs"));
-        layers.add_overrides(&[Override::Set { text: "train.epochs=2".into() }]).unwrap();
-        assert_eq!(
-            layers.table["train"].as_table().unwrap().len(),
-            2,
-            "both from the command line: left to the check"
         );
     }
 }

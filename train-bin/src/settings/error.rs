@@ -1,15 +1,12 @@
-//! What can be wrong with a configuration. All faults are reported together, each with its place
-//! and its remedy.
+//! What can be wrong with a configuration. All faults are reported together, each with its place and its remedy.
 
 use std::fmt;
 use std::path::PathBuf;
 
-use super::choice::UnknownChoice;
-
 /// Where a setting comes from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Origin {
-    /// A TOML file, or a text that the program carries.
+    /// A TOML file, or a text in the program.
     File {
         /// The file's path as it was given, or the text's name.
         name: String,
@@ -21,7 +18,7 @@ pub enum Origin {
     /// `--set section.key=value`.
     Set,
     /// A flag with a name of its own, such as `--model`.
-    Flag(&'static str),
+    Flag(String),
 }
 
 impl fmt::Display for Origin {
@@ -34,11 +31,11 @@ impl fmt::Display for Origin {
     }
 }
 
-/// One thing that is wrong, and where it stands.
+/// One thing that is wrong, and where.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[error("{}{kind}", place(.origin.as_ref()))]
 pub struct Fault {
-    /// Where the faulty setting comes from; `None` when it stands nowhere, as a missing one.
+    /// Where the invalid setting comes from; `None` if it is missing.
     pub origin: Option<Origin>,
     /// What is wrong.
     pub kind: FaultKind,
@@ -56,18 +53,18 @@ pub enum FaultKind {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         reason: String,
     },
     /// The text is not TOML.
     #[error("not TOML: {message}\n      | {line}")]
     Syntax {
-        /// What the TOML parser said.
+        /// The TOML parser's message.
         message: String,
-        /// The line, as it stands there.
+        /// The line.
         line: String,
     },
-    /// A `--set` that is no `section.key=value`.
+    /// A `--set` that is not `section.key=value`.
     #[error("expected section.key=value, as in --set train.steps=100, found `{text}`: {reason}")]
     SetSyntax {
         /// The argument.
@@ -75,78 +72,35 @@ pub enum FaultKind {
         /// What is wrong with it.
         reason: String,
     },
-    /// A section that does not exist.
-    #[error("unknown section `[{section}]`{}", suggestion(.nearest.as_ref(), "the sections are", .known))]
-    UnknownSection {
-        /// The section's name.
-        section: String,
-        /// The section that was probably meant, in brackets.
+    /// A section or key that does not exist.
+    #[error("unknown {what} `{name}`{}", suggestion(.nearest.as_ref(), .what, .known))]
+    Unknown {
+        /// `section` or `key`.
+        what: &'static str,
+        /// Its name.
+        name: String,
+        /// The one that was probably meant.
         nearest: Option<String>,
-        /// The sections there are, in brackets.
+        /// Those that exist there.
         known: Vec<String>,
     },
-    /// A key that does not exist.
-    #[error("unknown key `{key}`{}", suggestion(.nearest.as_ref(), "the keys here are", .known))]
-    UnknownKey {
-        /// The key.
-        key: String,
-        /// The key that was probably meant.
-        nearest: Option<String>,
-        /// The keys of that section.
-        known: Vec<String>,
-    },
-    /// A value of the wrong type.
+    /// A value of the wrong type, or one that is not allowed.
     #[error("`{key}`: expected {expected}, found {found}; {remedy}")]
-    WrongType {
+    Value {
         /// The key.
         key: String,
-        /// The type it has.
-        expected: &'static str,
-        /// The value and its type.
-        found: String,
-        /// What to do.
-        remedy: &'static str,
-    },
-    /// A value that the data crate refuses.
-    #[error("{message}")]
-    Refused {
-        /// What it said, with the key.
-        message: String,
-    },
-    /// A name that is none of the choices.
-    #[error("`{key}`: {error}")]
-    UnknownChoice {
-        /// The key.
-        key: String,
-        /// The name and the choices.
-        #[source]
-        error: UnknownChoice,
-    },
-    /// A value of the right type that is not allowed.
-    #[error("`{key}`: expected {expected}, found {found}; {remedy}")]
-    OutOfRange {
-        /// The key.
-        key: String,
-        /// The values that are allowed.
-        expected: &'static str,
-        /// The value.
+        /// What is allowed.
+        expected: String,
+        /// The value, and its type where that is what is wrong.
         found: String,
         /// What to do.
         remedy: String,
     },
-    /// A text that is not a regular expression.
-    #[error(
-        "`{key}`: expected \"all-linear\", a regular expression or a list of names, \
-         found {found:?}, which is no regular expression ({reason}); \
-         to name modules, write a list: [\"q_proj\", \"v_proj\"]"
-    )]
-    Pattern {
-        /// The key.
-        key: String,
-        /// The text.
-        found: String,
-        /// What the regex parser said, on one line.
-        reason: String,
+    /// A value that another part of the program refuses.
+    #[error("{message}")]
+    Refused {
+        /// Its message, with the key.
+        message: String,
     },
     /// Settings that exclude each other.
     #[error("{} contradict each other: {reason}; {remedy}", both(.keys))]
@@ -158,12 +112,24 @@ pub enum FaultKind {
         /// What to do.
         remedy: String,
     },
+    /// A setting that has no effect with the others.
+    #[error("`{key}` has no effect: it needs {}{because}; {remedy}", .needs.join(" or "))]
+    NoEffect {
+        /// The key.
+        key: String,
+        /// What it needs, one of these.
+        needs: Vec<String>,
+        /// What there is instead.
+        because: String,
+        /// What to do.
+        remedy: String,
+    },
     /// A setting that is needed and not given.
     #[error("`{key}` is missing: expected {expected}, because {because}; {remedy}")]
     Missing {
         /// The key.
         key: String,
-        /// What it is to hold.
+        /// What it should hold.
         expected: &'static str,
         /// Why it is needed.
         because: String,
@@ -172,10 +138,10 @@ pub enum FaultKind {
     },
 }
 
-fn suggestion(nearest: Option<&String>, list: &str, known: &[String]) -> String {
+fn suggestion(nearest: Option<&String>, what: &str, known: &[String]) -> String {
     match nearest {
         Some(nearest) => format!(": did you mean `{nearest}`?"),
-        None => format!("; {list} {}", known.join(", ")),
+        None => format!("; the {what}s are {}", known.join(", ")),
     }
 }
 
@@ -190,16 +156,16 @@ fn both(keys: &[(String, Option<Origin>); 2]) -> String {
 /// A configuration that cannot be used: everything that is wrong with it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ConfigError {
-    /// The faults: at least one, in the order of the sections.
+    /// The faults: at least one.
     pub faults: Vec<Fault>,
 }
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.faults.as_slice() {
-            [fault] => write!(f, "the configuration is wrong: {fault}"),
+            [fault] => write!(f, "invalid configuration: {fault}"),
             faults => {
-                write!(f, "the configuration is wrong in {} places:", faults.len())?;
+                write!(f, "invalid configuration, {} errors:", faults.len())?;
                 faults.iter().try_for_each(|fault| write!(f, "\n  - {fault}"))
             }
         }
@@ -207,19 +173,3 @@ impl fmt::Display for ConfigError {
 }
 
 impl std::error::Error for ConfigError {}
-
-/// A configuration that cannot be written as TOML.
-#[derive(Debug, thiserror::Error)]
-pub enum WriteError {
-    /// TOML's integers are signed, 64 bits wide.
-    #[error("cannot write `{key}` as TOML: expected at most {}, found {found}", i64::MAX)]
-    TooLarge {
-        /// The key.
-        key: &'static str,
-        /// Its value.
-        found: u64,
-    },
-    /// Something TOML does not hold, such as a path that is not UTF-8.
-    #[error("cannot write the configuration as TOML")]
-    Toml(#[from] toml::ser::Error),
-}
