@@ -1,11 +1,15 @@
 //! What can be typed, and what it comes to.
 
-use super::*;
-use crate::config::{self, DataSource, Duration, ModelSource};
+use std::num::NonZeroU64;
+
 use clap::CommandFactory;
 use clap::error::ErrorKind;
 use emberlm_quant::tensor_file::FloatDtype;
-use std::num::NonZeroU64;
+
+use super::merge::MergeDtype;
+use super::train::TrainArgs;
+use super::*;
+use crate::config::{self, Backend, DataSource, Dtype, Duration, ModelSource, Override, Quant};
 
 fn parse(line: &str) -> Result<Command, clap::Error> {
     Cli::try_parse_from(std::iter::once("emberlm").chain(line.split(' '))).map(|cli| cli.command)
@@ -13,7 +17,7 @@ fn parse(line: &str) -> Result<Command, clap::Error> {
 
 fn train(line: &str) -> TrainArgs {
     match parse(line).unwrap() {
-        Command::Train(args) => args,
+        Command::Train(args) => *args,
         other => panic!("{other:?}"),
     }
 }
@@ -29,7 +33,7 @@ fn flags_of_train_are_settings_that_go_before_set() {
         "train --set train.steps=3 --data a --data /b --eval c --model m --out o --backend flex \
                       --set model.backend=ndarray",
     );
-    let config = config::load(args.run.config.as_deref(), &args.run.overrides()).unwrap();
+    let config = config::load(args.run.config_path(), &args.run.overrides()).unwrap();
     let here = |path: &str| std::env::current_dir().unwrap().join(path);
     assert_eq!(
         config.model.source,
@@ -88,19 +92,9 @@ fn resume_takes_a_path_only_after_an_equals_sign() {
     );
     let args = train("train --resume run.toml --dry-run");
     assert_eq!(
-        (args.resume, args.run.config, args.dry_run),
-        (Some(None), Some("run.toml".into()), true)
+        (args.resume, args.run.config_path(), args.dry_run),
+        (Some(None), Some("run.toml".as_ref()), true)
     );
-}
-
-#[test]
-fn memory_has_a_unit() {
-    assert_eq!(memory_size("8GiB"), Ok(8 << 30));
-    assert_eq!(memory_size("1.5 g"), Ok(3 << 29));
-    assert_eq!(memory_size("500MB"), Ok(500_000_000));
-    for wrong in ["8", "GiB", "-1GiB", "nanGiB", "8 apples"] {
-        assert!(memory_size(wrong).is_err(), "{wrong}");
-    }
 }
 
 #[test]
@@ -171,7 +165,7 @@ fn a_sweep_takes_what_a_run_does_and_at_least_two_steps() {
         panic!("another command")
     };
     assert_eq!((args.from, args.to, args.steps), (1e-5, 1.0, 100));
-    assert_eq!(args.run.set, ["train.seed=1"]);
+    assert_eq!(args.run.overrides(), [Override::Set { text: "train.seed=1".into() }]);
     for wrong in ["--steps 1", "--from 0", "--to nan"] {
         assert!(parse(&format!("lr-find {wrong}")).is_err(), "{wrong}");
     }

@@ -1,8 +1,9 @@
 use clap::Parser;
-use emberlm_data::Finding;
+use emberlm_data::{FailOn, Finding};
 
 use super::*;
 use crate::cli::{Cli, Command};
+use crate::config::OnError;
 
 fn parse(line: &str) -> Result<DataCommand, clap::Error> {
     let line = std::iter::once("emberlm").chain(line.split(' '));
@@ -27,17 +28,6 @@ fn limits_of_a_check_add_to_the_default_or_replace_it() {
     assert_eq!(own.iter().map(|limit| limit.finding).collect::<Vec<_>>(), [Finding::Truncated]);
     let error = parse("data check a --model m --fail-on htm").unwrap_err().to_string();
     assert!(error.contains("Did you mean `html`?"), "{error}");
-}
-
-#[test]
-fn sizes_are_shares_or_rows() {
-    for (text, expected) in [("5%", 0.05), ("0.05", 0.05), ("12.5%", 0.125)] {
-        assert_eq!(size(text), Ok(Size::Share(expected)));
-    }
-    assert!(matches!(size("7"), Ok(Size::Rows(rows)) if rows.get() == 7));
-    for wrong in ["0", "100%", "1.5", "-1", "x", ""] {
-        assert!(size(wrong).is_err(), "{wrong}");
-    }
 }
 
 #[test]
