@@ -4,7 +4,7 @@
 #![deny(missing_docs)]
 
 pub mod base;
-//CLI pub mod cli;
+pub mod cli;
 pub mod config;
 pub mod eval;
 pub mod export;

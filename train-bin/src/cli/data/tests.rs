@@ -1,8 +1,9 @@
 use clap::Parser;
-use emberlm_data::Finding;
+use emberlm_data::{FailOn, Finding};
 
 use super::*;
 use crate::cli::{Cli, Command};
+use emberlm_data::OnError;
 
 fn parse(line: &str) -> Result<DataCommand, clap::Error> {
     let line = std::iter::once("emberlm").chain(line.split(' '));
@@ -30,17 +31,6 @@ fn limits_of_a_check_add_to_the_default_or_replace_it() {
 }
 
 #[test]
-fn sizes_are_shares_or_rows() {
-    for (text, expected) in [("5%", 0.05), ("0.05", 0.05), ("12.5%", 0.125)] {
-        assert_eq!(size(text), Ok(Size::Share(expected)));
-    }
-    assert!(matches!(size("7"), Ok(Size::Rows(rows)) if rows.get() == 7));
-    for wrong in ["0", "100%", "1.5", "-1", "x", ""] {
-        assert!(size(wrong).is_err(), "{wrong}");
-    }
-}
-
-#[test]
 fn reading_is_what_a_configuration_has() {
     let DataCommand::Split(args) = parse(
         "data split a b --out o --field prompt=q --field completion=a.b --on-error skip --max-errors 3 --time t --from 2024-01-01",
@@ -50,7 +40,7 @@ fn reading_is_what_a_configuration_has() {
     };
     let reading = args.rows.reading.reading(Some(&args.faults));
     assert_eq!(reading.fields["completion"], "a.b");
-    assert_eq!((reading.on_error, reading.max_errors), (OnError::Skip, Some(3)));
+    assert_eq!(reading.on_error, OnError::Skip { limit: Some(3) });
     assert!(parse("data split a --out o --from 2024-01-01").is_err());
     assert!(parse("data clean a --out o --max-tokens 3").is_err());
     assert!(parse("data check a --model m --prompt-template {a}").is_err());

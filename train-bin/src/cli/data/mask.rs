@@ -1,0 +1,86 @@
+//! `emberlm data mask`.
+
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use clap::{Args, ValueHint};
+use emberlm_data::{EntityKind, MaskOptions, mask};
+
+use super::rows_args::{FaultArgs, RowsArgs, percent};
+
+/// Write cloze questions: texts that stop before a number, a date or a name
+#[derive(Debug, Clone, PartialEq, Args)]
+pub(crate) struct MaskArgs {
+    /// The rows.
+    #[command(flatten)]
+    pub(crate) rows: RowsArgs,
+    /// What rows at fault do.
+    #[command(flatten)]
+    pub(crate) faults: FaultArgs,
+    /// File for the questions, JSON Lines
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) out: PathBuf,
+    /// Kinds that are found by rules, with commas: date, number, name; default: all, or none beside --list
+    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    pub(crate) kinds: Option<Vec<EntityKind>>,
+    /// File with entities of one's own, one a line
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) list: Option<PathBuf>,
+    /// Questions of a row at most
+    #[arg(long, value_name = "N", default_value = "1")]
+    pub(crate) per_row: NonZeroUsize,
+    /// Characters of the answer that stand before an entity at least
+    #[arg(long, value_name = "N", default_value_t = 20)]
+    pub(crate) context: usize,
+    /// Seed of the choice among a row's entities
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Print exactly one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+pub(super) fn run(args: &MaskArgs) -> Result<ExitCode> {
+    let (files, read) = args.rows.read()?;
+    let listed = match &args.list {
+        None => Vec::new(),
+        Some(path) => {
+            let text = std::fs::read_to_string(path)
+                .with_context(|| format!("{}: cannot be read", path.display()))?;
+            text.lines().map(str::to_owned).collect()
+        }
+    };
+    let kinds = match (&args.kinds, &args.list) {
+        (Some(kinds), _) => kinds.clone(),
+        (None, Some(_)) => Vec::new(),
+        (None, None) => EntityKind::BY_RULE.to_vec(),
+    };
+    let options = MaskOptions {
+        kinds,
+        listed,
+        per_row: args.per_row.get(),
+        context: args.context,
+        seed: args.seed,
+    };
+    let takes = args.faults.rejects(&args.rows.reading)?;
+    let report = mask(&files, &read, &options, takes, &args.out)?;
+    if args.json {
+        println!("{}", serde_json::to_value(&report)?);
+    } else {
+        println!(
+            "{} questions of {} rows in {}: {} listed, {} dates, {} numbers, {} names; {} of the entities ({}) stand in their prompt",
+            report.questions,
+            report.rows,
+            args.out.display(),
+            report.listed,
+            report.date,
+            report.number,
+            report.name,
+            report.copied,
+            percent(report.copied as f64 / report.questions as f64),
+        );
+    }
+    Ok(ExitCode::SUCCESS)
+}

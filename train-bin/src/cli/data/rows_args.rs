@@ -1,0 +1,125 @@
+//! The arguments of commands that read rows.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use clap::builder::NonEmptyStringValueParser;
+use clap::{Args, ValueHint};
+use emberlm_data::{OnError, ReadOptions, Rejects, TextBy, TextTokenizer, data_files};
+
+use crate::Base;
+use crate::cli::usage::WrongUsage;
+use crate::config::Reading;
+
+/// The rows to read.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub(crate) struct RowsArgs {
+    /// Files, folders, or patterns in quotes such as 'data/*.jsonl'
+    #[arg(required = true, value_name = "FILES", value_hint = ValueHint::AnyPath)]
+    pub(crate) files: Vec<PathBuf>,
+    /// How rows are read.
+    #[command(flatten)]
+    pub(crate) reading: ReadingArgs,
+}
+
+/// How rows are read.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub(crate) struct ReadingArgs {
+    /// Format of the rows: auto, messages, sharegpt, alpaca, dolly, prompt, question, query or text
+    #[arg(long, default_value = "auto", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) format: String,
+    /// Name of a known field in these rows, such as prompt=question or completion=answer.text; may be given several
+    /// times
+    #[arg(long, value_name = "KNOWN=NAME", value_parser = pair)]
+    pub(crate) field: Vec<(String, String)>,
+    /// Prompt of one's own format, such as '{title}: {question}'
+    #[arg(long, value_name = "TEXT", requires = "completion_template")]
+    pub(crate) prompt_template: Option<String>,
+    /// What follows the prompt, such as ' {answer}'
+    #[arg(long, value_name = "TEXT", requires = "prompt_template")]
+    pub(crate) completion_template: Option<String>,
+    /// System message before the prompt
+    #[arg(long, value_name = "TEXT", requires = "prompt_template")]
+    pub(crate) system_template: Option<String>,
+    /// Plain text of one's own format, such as '{title}\n\n{body}'
+    #[arg(long, value_name = "TEXT", conflicts_with = "prompt_template")]
+    pub(crate) text_template: Option<String>,
+    /// What is one document in a file of plain text
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) text_by: TextBy,
+}
+
+/// What rows at fault do.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub(crate) struct FaultArgs {
+    /// What a row that can't be read does
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) on_error: OnError,
+    /// Rows that may be skipped; default: any number
+    #[arg(long, value_name = "N")]
+    pub(crate) max_errors: Option<usize>,
+    /// Write skipped rows with their reasons
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) rejects: Option<PathBuf>,
+}
+
+impl ReadingArgs {
+    /// The arguments as a configuration has them.
+    pub(crate) fn reading(&self, faults: Option<&FaultArgs>) -> Reading {
+        Reading {
+            fields: self.field.iter().cloned().collect(),
+            prompt_template: self.prompt_template.clone(),
+            completion_template: self.completion_template.clone(),
+            system_template: self.system_template.clone(),
+            text_template: self.text_template.clone(),
+            text_by: self.text_by,
+            on_error: faults.map(FaultArgs::on_error).unwrap_or_default(),
+            rejects: faults.and_then(|faults| faults.rejects.clone()),
+        }
+    }
+
+    pub(crate) fn options(&self) -> Result<ReadOptions> {
+        Ok(self.reading(None).options(&self.format)?)
+    }
+}
+
+fn pair(text: &str) -> Result<(String, String), String> {
+    let (known, name) = text.split_once('=').ok_or("expected KNOWN=NAME, as in prompt=question")?;
+    Ok((known.trim().to_owned(), name.trim().to_owned()))
+}
+
+impl RowsArgs {
+    /// The files, and how they are read.
+    pub(crate) fn read(&self) -> Result<(Vec<PathBuf>, ReadOptions)> {
+        Ok((data_files(&self.files)?, self.reading.options()?))
+    }
+}
+
+impl FaultArgs {
+    fn on_error(&self) -> OnError {
+        match self.on_error {
+            OnError::Fail => OnError::Fail,
+            OnError::Skip { .. } => OnError::Skip { limit: self.max_errors },
+        }
+    }
+
+    pub(crate) fn rejects(&self, reading: &ReadingArgs) -> Result<Rejects> {
+        if self.on_error == OnError::Fail && (self.max_errors.is_some() || self.rejects.is_some()) {
+            bail!(WrongUsage("--max-errors and --rejects are for --on-error skip".into()));
+        }
+        Ok(reading.reading(Some(self)).rejects()?)
+    }
+}
+
+/// The tokenizer of a model; a tokenizer alone is enough.
+pub(crate) fn tokenizer_of(model: &Path) -> Result<TextTokenizer> {
+    if model.join("tokenizer.json").is_file() {
+        return Ok(TextTokenizer::from_dir(model)?);
+    }
+    Ok(Base::open_path(model)?.tokenizer)
+}
+
+/// `12.34 %`
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.2} %", 100.0 * share)
+}

@@ -1,0 +1,186 @@
+//! `emberlm generate`.
+
+use std::io::{self, Read, Write};
+use std::num::NonZeroUsize;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
+use emberlm_data::{Message, TextTokenizer};
+use serde_json::json;
+
+use super::model_args::ModelArgs;
+use super::values::{non_negative, positive, share};
+use crate::eval::generate::Ended;
+use crate::run::stop_ids;
+use crate::trainer::backend::{Job, run_on};
+use crate::{Base, Generator, Sampling, TrainBackend};
+
+/// Generate text from a prompt
+#[derive(Debug, Clone, PartialEq, Args)]
+pub(crate) struct GenerateArgs {
+    /// The model.
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// The prompt; by default standard input
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) prompt: Option<String>,
+    /// The prompt as it is, without the chat template
+    #[arg(long)]
+    pub(crate) raw: bool,
+    /// System message before the prompt
+    #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
+    pub(crate) system: Option<String>,
+    /// How the next token is chosen.
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+    /// Print exactly one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// How the next token is chosen.
+#[derive(Debug, Clone, PartialEq, Args)]
+pub(crate) struct SamplingArgs {
+    /// Longest answer in tokens
+    #[arg(long, value_name = "N", default_value = "256")]
+    pub(crate) max_new_tokens: NonZeroUsize,
+    /// 0: always the likeliest token; 1: as the model says; higher: more varied
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = non_negative)]
+    pub(crate) temperature: f64,
+    /// Only the likeliest tokens that together have this probability; 1: all
+    #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share)]
+    pub(crate) top_p: f64,
+    /// Only the K likeliest tokens; 0: all
+    #[arg(long, value_name = "K", default_value_t = 0)]
+    pub(crate) top_k: usize,
+    /// Logits of tokens that have occurred are divided by it if positive, else multiplied; 1: off
+    #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
+    pub(crate) repetition_penalty: f64,
+    /// Seed of the choice
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// End the answer before this text; may be given several times
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    pub(crate) stop: Vec<String>,
+}
+
+pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
+    let prompt = match &args.prompt {
+        Some(prompt) => prompt.clone(),
+        None => {
+            let mut prompt = String::new();
+            io::stdin().read_to_string(&mut prompt).context("reading the prompt from stdin")?;
+            prompt.trim_end_matches('\n').to_string()
+        }
+    };
+    let base = Base::open_path(&args.model.model)?.for_adapter(args.model.adapter.as_deref())?;
+    // A model without a chat template can only continue.
+    let ids = if args.raw || !base.tokenizer.has_chat_template() {
+        base.tokenizer.encode_document(&prompt)?
+    } else {
+        let system = args.system.as_ref().map(|system| Message::new("system", system));
+        let messages: Vec<_> = system.into_iter().chain([Message::new("user", prompt)]).collect();
+        prompt_ids(&base.tokenizer, &messages)?
+    };
+    with_model(&args.model, &base, GenerateOnce { ids, args })?
+}
+
+pub(super) fn prompt_ids(tokenizer: &TextTokenizer, messages: &[Message]) -> Result<Vec<u32>> {
+    Ok(tokenizer.encode(&tokenizer.render(messages, None, true)?)?)
+}
+
+impl SamplingArgs {
+    pub(super) fn sampling(&self) -> Sampling {
+        Sampling {
+            max_new_tokens: self.max_new_tokens.get(),
+            temperature: self.temperature,
+            top_p: self.top_p,
+            top_k: self.top_k,
+            repetition_penalty: self.repetition_penalty,
+            seed: self.seed,
+            stop: self.stop.clone(),
+        }
+    }
+}
+
+/// What is done with a model that can answer.
+pub(super) trait WithGenerator {
+    fn run<A: TrainBackend>(
+        self,
+        generator: Generator<'_, A::InnerBackend>,
+        base: &Base,
+    ) -> Result<()>;
+}
+
+pub(super) fn with_model(
+    args: &ModelArgs,
+    base: &Base,
+    work: impl WithGenerator,
+) -> Result<Result<()>> {
+    struct Build<'a, W> {
+        args: &'a ModelArgs,
+        base: &'a Base,
+        work: W,
+    }
+    impl<W: WithGenerator> Job for Build<'_, W> {
+        type Output = Result<()>;
+        fn run<A: TrainBackend>(self, device: A::Device) -> Result<()> {
+            let Self { args, base, work } = self;
+            let (adapter, quantization) = (args.adapter.as_deref(), args.quantization());
+            let form = args.form(quantization.as_ref());
+            let model = base.build_with::<A::InnerBackend>(adapter, form, &device)?;
+            work.run::<A>(Generator::new(&model, &base.config, &base.tokenizer), base)
+        }
+    }
+    Ok(run_on(args.backend, Build { args, base, work })?)
+}
+
+struct GenerateOnce<'a> {
+    ids: Vec<u32>,
+    args: &'a GenerateArgs,
+}
+
+impl WithGenerator for GenerateOnce<'_> {
+    fn run<A: TrainBackend>(
+        self,
+        mut generator: Generator<'_, A::InnerBackend>,
+        base: &Base,
+    ) -> Result<()> {
+        let Self { ids, args } = self;
+        let stop_ids = stop_ids(&base.config, &base.tokenizer);
+        let sampling = args.sampling.sampling();
+        let mut on_text = |text: &str| {
+            if !args.json {
+                print_now(text);
+            }
+        };
+        let answer = generator.answer(&ids, &sampling, &stop_ids, &mut on_text)?;
+        if args.json {
+            let ended = match answer.ended {
+                Ended::EndOfTurn => "end_of_turn",
+                Ended::StopText => "stop_text",
+                Ended::Length => "length",
+            };
+            println!(
+                "{}",
+                json!({
+                    "text": answer.text,
+                    "ids": answer.ids,
+                    "prompt_tokens": ids.len(),
+                    "ended": ended,
+                })
+            );
+        } else {
+            println!();
+        }
+        Ok(())
+    }
+}
+
+/// Prints without waiting for a line's end.
+pub(super) fn print_now(text: &str) {
+    print!("{text}");
+    // A closed pipe shows itself at the next print.
+    let _ = io::stdout().flush();
+}
