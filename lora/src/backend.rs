@@ -79,7 +79,7 @@ pub struct DeltaGradients<B: Backend> {
     pub d_b: Tensor<B, 2>,
 }
 
-#[cfg(feature = "cpu")]
+#[cfg(feature = "ndarray")]
 mod ndarray {
     use super::LoraBackend;
     use burn_ndarray::{

@@ -207,7 +207,7 @@ pub struct AttentionGradients<B: Backend> {
     pub d_v: Tensor<B, 4>,
 }
 
-#[cfg(feature = "cpu")]
+#[cfg(feature = "ndarray")]
 mod ndarray {
     use super::ModelBackend;
     use burn_ndarray::{

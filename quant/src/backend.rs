@@ -77,7 +77,7 @@ pub trait QuantBackend: Backend {
     }
 }
 
-#[cfg(feature = "cpu")]
+#[cfg(feature = "ndarray")]
 mod ndarray {
     use super::{Packing, QuantBackend};
     use burn_ndarray::{

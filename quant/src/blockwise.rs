@@ -96,7 +96,7 @@ fn table<B: Backend>(values: &[f32], like: &Tensor<B, 1>) -> Tensor<B, 1> {
     Tensor::from_data(data, (&like.device(), dtype))
 }
 
-#[cfg(all(test, feature = "cpu"))]
+#[cfg(all(test, feature = "cpu", feature = "ndarray"))]
 mod tests {
     use super::*;
     use crate::host::float_tensor;

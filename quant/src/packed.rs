@@ -160,7 +160,7 @@ impl<B: Backend> PackedBytes<B> {
     }
 }
 
-#[cfg(all(test, feature = "cpu"))]
+#[cfg(all(test, feature = "cpu", feature = "ndarray"))]
 mod tests {
     use super::*;
 

@@ -86,7 +86,7 @@ pub fn run_on<J: Job>(backend: Backend, job: J) -> Result<J::Output, BackendErro
     match resolve(backend) {
         #[cfg(feature = "cpu")]
         Backend::Flex => Ok(job.run::<Training<burn_flex::Flex>>(Default::default())),
-        #[cfg(feature = "cpu")]
+        #[cfg(feature = "ndarray")]
         Backend::NdArray => Ok(job.run::<Training<burn_ndarray::NdArray<f32>>>(Default::default())),
         #[cfg(feature = "wgpu")]
         Backend::Wgpu if gpu::computes::<burn_wgpu::Wgpu>() => {
@@ -124,14 +124,15 @@ fn refusal(backend: Backend) -> BackendError {
     let (name, feature, is_built) = match backend {
         Backend::Cuda => ("cuda", "cuda", cfg!(feature = "cuda")),
         Backend::Wgpu => ("wgpu", "wgpu", cfg!(feature = "wgpu")),
-        Backend::NdArray => ("ndarray", "cpu", cfg!(feature = "cpu")),
+        Backend::NdArray => ("ndarray", "ndarray", cfg!(feature = "ndarray")),
         Backend::Flex | Backend::Auto => ("flex", "cpu", cfg!(feature = "cpu")),
     };
     if is_built {
         return BackendError::NoDevice { name };
     }
     let all = [
-        ("flex, ndarray", cfg!(feature = "cpu")),
+        ("flex", cfg!(feature = "cpu")),
+        ("ndarray", cfg!(feature = "ndarray")),
         ("wgpu", cfg!(feature = "wgpu")),
         ("cuda", cfg!(feature = "cuda")),
     ];

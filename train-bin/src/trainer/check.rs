@@ -255,7 +255,7 @@ fn sources(data: &Dataset, examples: &[usize]) -> String {
     said.join(", ")
 }
 
-#[cfg(test)]
+#[cfg(all(test, feature = "ndarray"))]
 mod tests {
     use burn_ndarray::NdArray;
     use emberlm_data::ExampleOptions;

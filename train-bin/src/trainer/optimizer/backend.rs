@@ -45,7 +45,7 @@ pub fn portable_adamw<B: ModelBackend>(
     (weight * keep - moved, moments)
 }
 
-#[cfg(feature = "cpu")]
+#[cfg(feature = "ndarray")]
 mod ndarray {
     use burn_ndarray::{
         FloatNdArrayElement, IntNdArrayElement, NdArray, NdArrayTensor, QuantElement, SharedArray,

@@ -208,7 +208,7 @@ pub(crate) fn orthogonalize<B: Backend>(matrix: Tensor<B, 2>) -> Tensor<B, 2> {
     if is_tall { x.transpose() } else { x }
 }
 
-#[cfg(all(test, feature = "cpu"))]
+#[cfg(all(test, feature = "cpu", feature = "ndarray"))]
 mod tests {
     use super::*;
     use emberlm_quant::host::float_tensor;
