@@ -6,7 +6,8 @@ use emberlm_quant::bnb::BnbConfig;
 
 use crate::family;
 use crate::hf_config::HfConfig;
-use crate::{Activation, Scoring};
+use crate::linears::in_block;
+use crate::{Activation, BlockLinear, LinearRole, Scoring};
 
 /// A decoder-only language model, described.
 #[derive(Debug, Clone, PartialEq)]
@@ -226,45 +227,49 @@ impl ModelConfig {
         Scoring { scale, soft_cap: self.attention_soft_cap }
     }
 
-    /// The linear layers of a block, by their paths in it, each with `[d_out, d_in]`.
-    pub fn block_linears(&self) -> [(&'static str, [usize; 2]); 7] {
+    /// The linear layers of a block, in the order of [`LinearRole::ALL`].
+    pub fn block_linears(&self) -> [BlockLinear; 7] {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let q = self.num_attention_heads * self.head_dim;
         let kv = self.num_key_value_heads * self.head_dim;
-        [
-            ("self_attn.q_proj", [q, hidden]),
-            ("self_attn.k_proj", [kv, hidden]),
-            ("self_attn.v_proj", [kv, hidden]),
-            ("self_attn.o_proj", [hidden, q]),
-            ("mlp.gate_proj", [inner, hidden]),
-            ("mlp.up_proj", [inner, hidden]),
-            ("mlp.down_proj", [hidden, inner]),
-        ]
+        LinearRole::ALL.map(|role| {
+            let (d_out, d_in, bias) = match role {
+                LinearRole::Query => (q, hidden, self.qkv_bias),
+                LinearRole::Key | LinearRole::Value => (kv, hidden, self.qkv_bias),
+                LinearRole::Output => (hidden, q, self.output_bias),
+                LinearRole::Gate | LinearRole::Up => (inner, hidden, self.mlp_bias),
+                LinearRole::Down => (hidden, inner, self.mlp_bias),
+            };
+            BlockLinear { role, d_out, d_in, bias }
+        })
+    }
+
+    /// The linear layers of all blocks with their paths in the model. The head is not one of them.
+    pub fn linears(&self) -> impl Iterator<Item = (String, BlockLinear)> {
+        let linears = self.block_linears();
+        (0..self.num_hidden_layers)
+            .flat_map(move |block| linears.map(|linear| (linear.role.path_in(block), linear)))
     }
 
     /// Every tensor of the model's checkpoint: key and shape, in the order of the model.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let hidden = self.hidden_size;
         let mut tensors = vec![("model.embed_tokens.weight".into(), vec![self.vocab_size, hidden])];
-        let mut linear = |key: String, d_out: usize, d_in: usize, bias: bool| {
-            tensors.push((format!("{key}.weight"), vec![d_out, d_in]));
+        let mut linear = |path: String, d_out: usize, d_in: usize, bias: bool| {
+            tensors.push((format!("{path}.weight"), vec![d_out, d_in]));
             if bias {
-                tensors.push((format!("{key}.bias"), vec![d_out]));
+                tensors.push((format!("{path}.bias"), vec![d_out]));
             }
         };
-        for layer in 0..self.num_hidden_layers {
-            let (qkv, output, mlp) = (self.qkv_bias, self.output_bias, self.mlp_bias);
-            let biases = [qkv, qkv, qkv, output, mlp, mlp, mlp];
-            for ((name, [d_out, d_in]), bias) in self.block_linears().into_iter().zip(biases) {
-                linear(format!("model.layers.{layer}.{name}"), d_out, d_in, bias);
-            }
+        for (path, BlockLinear { d_out, d_in, bias, .. }) in self.linears() {
+            linear(path, d_out, d_in, bias);
         }
         if !self.tie_word_embeddings {
             linear("lm_head".into(), self.vocab_size, hidden, false);
         }
         for layer in 0..self.num_hidden_layers {
             for norm in ["input_layernorm", "post_attention_layernorm"] {
-                tensors.push((format!("model.layers.{layer}.{norm}.weight"), vec![hidden]));
+                tensors.push((in_block(layer, &format!("{norm}.weight")), vec![hidden]));
             }
         }
         tensors.push(("model.norm.weight".into(), vec![hidden]));
