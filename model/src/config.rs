@@ -1,13 +1,9 @@
 //! What a model is, whatever its family: the numbers that the blocks are built from.
 
-use std::path::{Path, PathBuf};
-
 use emberlm_quant::bnb::BnbConfig;
 
-use crate::family;
-use crate::hf_config::HfConfig;
 use crate::linears::in_block;
-use crate::{Activation, BlockLinear, LinearRole, Scoring};
+use crate::{Activation, BlockLinear, LinearRole, RopeConfig, RopeKind, Scoring};
 
 /// A decoder-only language model, described.
 #[derive(Debug, Clone, PartialEq)]
@@ -58,122 +54,9 @@ pub struct ModelConfig {
     pub quantization: Option<BnbConfig>,
 }
 
-/// Rotary positions (Su et al., 2021, arXiv:2104.09864).
-#[derive(Debug, Clone, PartialEq)]
-pub struct RopeConfig {
-    /// Base of the frequencies.
-    pub theta: f64,
-    /// How the frequencies are stretched.
-    pub kind: RopeKind,
-}
-
-/// The ways in which rotary frequencies are stretched to longer contexts, as transformers' `modeling_rope_utils` computes them.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RopeKind {
-    /// Not at all.
-    Default,
-    /// Positions divided by a factor.
-    Linear {
-        /// The factor.
-        factor: f64,
-    },
-    /// NTK-aware growth of the base past the trained length.
-    Dynamic {
-        /// The factor.
-        factor: f64,
-        /// The trained length.
-        original_max: usize,
-    },
-    /// YaRN (Peng et al., 2023, arXiv:2309.00071).
-    Yarn {
-        /// The factor.
-        factor: f64,
-        /// The trained length.
-        original_max: usize,
-        /// Rotations above which a frequency stays as it is.
-        beta_fast: f64,
-        /// Rotations below which a frequency is divided by the factor.
-        beta_slow: f64,
-        /// Factor on cosines and sines.
-        attention_factor: f64,
-        /// Whether the ramp's ends are rounded to whole dimensions.
-        truncate: bool,
-    },
-    /// LongRoPE (Ding et al., 2024, arXiv:2402.13753).
-    LongRope {
-        /// Divisors of the frequencies up to the trained length.
-        short_factor: Vec<f64>,
-        /// Divisors of the frequencies past it.
-        long_factor: Vec<f64>,
-        /// The trained length.
-        original_max: usize,
-        /// Factor on cosines and sines.
-        attention_factor: f64,
-    },
-    /// Llama 3.1's.
-    Llama3 {
-        /// The factor.
-        factor: f64,
-        /// Wavelengths above `original_max / low_freq_factor` are stretched whole.
-        low_freq_factor: f64,
-        /// Wavelengths below `original_max / high_freq_factor` stay.
-        high_freq_factor: f64,
-        /// The trained length.
-        original_max: usize,
-    },
-}
-
-/// Why a `config.json` can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file can't be read.
-    #[error("{path}: {reason}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system or the parser said.
-        reason: String,
-    },
-    /// Values that emberlm can't compute with, all of them.
-    #[error("{path}:\n  {}", .faults.join("\n  "))]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// Each key, what it holds and what it may hold.
-        faults: Vec<String>,
-    },
-}
-
 impl ModelConfig {
-    /// Reads `config.json`, as transformers 4 or 5 writes it.
-    ///
-    /// # Errors
-    /// [`ConfigError`], with all faults at once.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| ConfigError::Unreadable { path: path.into(), reason: e.to_string() })?;
-        Self::parse(&text, path)
-    }
-
-    /// Parses the text of a `config.json`; `path` is for messages.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
-    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let hf: HfConfig = serde_json::from_str(text)
-            .map_err(|e| ConfigError::Unreadable { path: path.into(), reason: e.to_string() })?;
-        let config = family::model_config(&hf)
-            .map_err(|faults| ConfigError::Invalid { path: path.into(), faults })?;
-        let faults = config.faults();
-        if faults.is_empty() {
-            Ok(config)
-        } else {
-            Err(ConfigError::Invalid { path: path.into(), faults })
-        }
-    }
-
-    /// Numbers that don't go together.
-    fn faults(&self) -> Vec<String> {
+    /// Sizes that can't be used, alone or together.
+    pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let sizes = [
             ("vocab_size", self.vocab_size),

@@ -1,4 +1,4 @@
-//! Weights: from a Hugging Face folder or from random numbers. `save` is the way back.
+//! Weights: from a Hugging Face folder or from random numbers. [`save`](crate::save) writes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -19,7 +19,6 @@ use emberlm_quant::{
 use serde::Deserialize;
 
 use crate::linears::in_block;
-pub use crate::save::save;
 use crate::{
     Attention, BlockLinear, CausalLm, ConfigError, Decoder, DecoderLayer, Embedding, LinearRole,
     Mlp, ModelConfig, RmsNorm,
