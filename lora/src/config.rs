@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use fancy_regex::Regex;
 use serde::{Serialize, Serializer};
 
+use crate::AdapterShape;
+
 /// The layers that get an adapter, as PEFT's `target_modules` names them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Targets {
@@ -99,6 +101,24 @@ impl LoraConfig {
         let alpha = by_pattern("alpha_pattern", &self.alpha_pattern, name)?.unwrap_or(self.alpha);
         let root = if self.use_rslora { (r as f64).sqrt() } else { r as f64 };
         Ok((r, alpha / root))
+    }
+
+    /// The adapter of the layer `name` of dimensions `[d_out, d_in]`; `None` if it gets none. `is_head`: it is the
+    /// model's output head.
+    ///
+    /// # Errors
+    /// [`LoraConfigError::Pattern`].
+    pub fn adapter_shape(
+        &self,
+        name: &str,
+        is_head: bool,
+        [d_out, d_in]: [usize; 2],
+    ) -> Result<Option<AdapterShape>, LoraConfigError> {
+        if !self.targets_layer(name, is_head)? {
+            return Ok(None);
+        }
+        let (r, scaling) = self.rank_and_scaling(name)?;
+        Ok(Some(AdapterShape { d_out, d_in, r, scaling, dropout: self.dropout }))
     }
 
     /// Checks the numbers.

@@ -2,7 +2,6 @@
 
 use burn::tensor::backend::Backend;
 
-use crate::adapter::AdapterShape;
 use crate::{Adapter, Linear, LoraConfig, LoraConfigError};
 
 /// A linear layer of a model, by its path.
@@ -47,12 +46,7 @@ pub fn inject<B: Backend>(
     refuse_targets_without_match(&linears, config)?;
     let mut injected = Vec::new();
     for NamedLinear { name, is_head, linear } in &mut linears {
-        if !config.targets_layer(name, *is_head)? {
-            continue;
-        }
-        let [d_out, d_in] = linear.dims();
-        let (r, scaling) = config.rank_and_scaling(name)?;
-        let shape = AdapterShape { d_out, d_in, r, scaling, dropout: config.dropout };
+        let Some(shape) = config.adapter_shape(name, *is_head, linear.dims())? else { continue };
         linear.adapter = Some(Adapter::fresh(name, shape, seed, device));
         injected.push(name.clone());
     }

@@ -5,7 +5,8 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use burn::tensor::backend::Backend;
+use burn::module::Param;
+use burn::tensor::{Tensor, backend::Backend};
 use emberlm_quant::atomic_file::write_atomically;
 use emberlm_quant::bnb::BnbConfig;
 use emberlm_quant::tensor_file::{
@@ -15,10 +16,10 @@ use emberlm_quant::{Quantization, TensorFileError};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::adapter::AdapterShape;
+use crate::walk::{ParamVisitor, for_each_param};
 use crate::{
-    Adapter, InjectError, LoraConfig, LoraConfigError, NamedLinear, NamedTokenRows, Targets,
-    TokenRows, inject,
+    Adapter, AdapterParam, InjectError, LoraConfig, LoraConfigError, NamedLinear, NamedTokenRows,
+    Targets, TokenRows, inject,
 };
 
 /// The weights' file in an adapter folder.
@@ -312,28 +313,23 @@ impl AdapterFolder {
         let mut left: BTreeSet<&str> = keys.filter(|key| !tokens.contains(key)).collect();
         let mut faults = Vec::new();
         for NamedLinear { name, linear, .. } in &mut linears {
-            let [d_out, d_in] = linear.dims();
             let Some(adapter) = linear.adapter.as_mut() else { continue };
-            let [r, _] = adapter.lora_a.dims();
-            let shape =
-                AdapterShape { d_out, d_in, r, scaling: adapter.scaling, dropout: adapter.dropout };
-            let mut read = |factor: &str, shape: [usize; 2]| {
-                let key = key(name, factor);
+            let shape = adapter.shape();
+            let mut values = Vec::new();
+            for param in shape.params() {
+                let (key, expected) = (key(name, param), param.shape(&shape));
                 left.remove(key.as_str());
                 match self.weights.entries().get(&key) {
-                    None => faults.push(format!("missing: {key} {shape:?}")),
-                    Some(entry) if entry.shape != shape => faults.push(format!(
-                        "shape of {key}: expected {shape:?}, found {:?}",
+                    None => faults.push(format!("missing: {key} {expected:?}")),
+                    Some(entry) if entry.shape != expected => faults.push(format!(
+                        "shape of {key}: expected {expected:?}, found {:?}",
                         entry.shape
                     )),
-                    Some(_) => return self.weights.read_f32(&key).map(Some),
+                    Some(_) => values.push(self.weights.read_f32(&key)?),
                 }
-                Ok(None)
-            };
-            let a = read("lora_A", [r, d_in])?;
-            let b = read("lora_B", [d_out, r])?;
-            if let (Some(a), Some(b)) = (a, b) {
-                *adapter = Adapter::from_values(name, shape, a, b, device);
+            }
+            if values.len() == shape.params().len() {
+                *adapter = Adapter::from_values(name, shape, values, device);
             }
         }
         faults.extend(left.iter().map(|key| format!("no layer for: {key}")));
@@ -394,8 +390,8 @@ impl AdapterFolder {
     }
 }
 
-fn key(layer: &str, factor: &str) -> String {
-    format!("base_model.model.{layer}.{factor}.weight")
+fn key(layer: &str, param: &AdapterParam) -> String {
+    format!("base_model.model.{layer}.{}", param.peft_name)
 }
 
 /// Writes an adapter folder that PEFT, vLLM and llama.cpp load. Each file is there whole or not at all; the weights come
@@ -427,12 +423,7 @@ pub fn save_with_tokens<B: Backend>(
     let mut tensors = Vec::new();
     for NamedLinear { name, linear, .. } in linears {
         let Some(adapter) = &linear.adapter else { continue };
-        for (factor, param) in [("lora_A", &adapter.lora_a), ("lora_B", &adapter.lora_b)] {
-            let shape = param.dims().to_vec();
-            let values = || param.val().into_data().iter::<f32>().collect();
-            let tensor = NamedTensor { name: key(name, factor), shape, values: Box::new(values) };
-            tensors.push(StoredTensor::float(tensor, FloatDtype::F32));
-        }
+        for_each_param(adapter, &mut AdapterTensors { layer: name, tensors: &mut tensors });
     }
     for NamedTokenRows { name, rows } in tokens {
         let shape = rows.rows.dims().to_vec();
@@ -475,6 +466,23 @@ pub fn save_with_tokens<B: Backend>(
         .map_err(|e| PeftError::Json { path: path.clone(), reason: e.to_string() })?;
     write_atomically(&path, |out| out.write_all(text.as_bytes()))
         .map_err(|source| PeftError::Io { path, source })
+}
+
+/// Collects the parameters of a layer's adapter under their keys in PEFT's file.
+struct AdapterTensors<'a, 'b> {
+    layer: &'a str,
+    tensors: &'a mut Vec<StoredTensor<'b>>,
+}
+
+impl<B: Backend> ParamVisitor<B> for AdapterTensors<'_, '_> {
+    fn param<const D: usize>(&mut self, name: &str, param: &Param<Tensor<B, D>>) {
+        let listed = AdapterParam::at_path(name).expect("every parameter of an adapter is listed");
+        let (name, shape) = (key(self.layer, listed), param.dims().to_vec());
+        let tensor = param.val();
+        let values = Box::new(move || tensor.clone().into_data().iter::<f32>().collect());
+        let tensor = NamedTensor { name, shape, values };
+        self.tensors.push(StoredTensor::float(tensor, FloatDtype::F32));
+    }
 }
 
 /// PEFT ties what is tied by itself where only the embedding's tokens are named.

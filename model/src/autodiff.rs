@@ -22,7 +22,7 @@ use burn_autodiff::grads::Gradients;
 use burn_autodiff::ops::{Backward, ComputePropertyDone, Ops, OpsKind, OpsPrep};
 use burn_autodiff::{Autodiff, NodeId};
 
-use crate::backend::AttentionGradients;
+use crate::AttentionGradients;
 use crate::{Activation, AttentionMask, ModelBackend, Scoring};
 
 impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {

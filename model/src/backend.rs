@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use burn::tensor::backend::Backend;
 use burn::tensor::{Int, Tensor};
 use emberlm_lora::LoraBackend;
 
-use crate::{Activation, AttentionMask, Scoring, portable};
+use crate::portable::{self, AttentionGradients};
+use crate::{Activation, AttentionMask, Scoring};
 
 /// A backend that runs a decoder.
 ///
@@ -195,16 +195,6 @@ pub trait ModelBackend: LoraBackend {
     ) -> (Tensor<Self, 1>, Tensor<Self, 2>) {
         portable::cross_entropy_with_grad(logits, targets, soft_cap)
     }
-}
-
-/// The gradients of attention.
-pub struct AttentionGradients<B: Backend> {
-    /// `[batch, heads, seq, head_dim]`.
-    pub d_q: Tensor<B, 4>,
-    /// `[batch, kv_heads, keys, head_dim]`.
-    pub d_k: Tensor<B, 4>,
-    /// `[batch, kv_heads, keys, head_dim]`.
-    pub d_v: Tensor<B, 4>,
 }
 
 #[cfg(feature = "ndarray")]

@@ -5,47 +5,47 @@ use burn::tensor::{Tensor, backend::Backend};
 use emberlm_lora::{DropoutKey, Linear};
 
 use crate::kv_cache::LayerCache;
-use crate::{Attention, Inputs, Mlp, ModelBackend, RmsNorm};
+use crate::{Attention, Inputs, LinearRole, Mlp, ModelBackend, RmsNorm};
 
-/// Attention and feed-forward, each on a normalised copy of the residual stream and added to it.
+/// A pre-norm block: attention and feed-forward, each applied to the normalised residual stream and added to it.
 #[derive(Module, Debug)]
 pub struct DecoderLayer<B: Backend> {
-    /// Tokens look at each other.
+    /// Self-attention.
     pub self_attn: Attention<B>,
-    /// Tokens think for themselves.
+    /// The feed-forward.
     pub mlp: Mlp<B>,
-    /// Before attention.
+    /// The norm before attention.
     pub input_layernorm: RmsNorm<B>,
-    /// Before the feed-forward.
+    /// The norm before the feed-forward.
     pub post_attention_layernorm: RmsNorm<B>,
 }
 
 impl<B: Backend> DecoderLayer<B> {
-    /// The linear layers with their paths from here.
-    pub(crate) fn linears(&self) -> [(&'static str, &Linear<B>); 7] {
+    /// The linear layers, in the order of [`LinearRole::ALL`].
+    pub(crate) fn linears(&self) -> [(LinearRole, &Linear<B>); 7] {
         let Self { self_attn, mlp, .. } = self;
         [
-            ("self_attn.q_proj", &self_attn.q_proj),
-            ("self_attn.k_proj", &self_attn.k_proj),
-            ("self_attn.v_proj", &self_attn.v_proj),
-            ("self_attn.o_proj", &self_attn.o_proj),
-            ("mlp.gate_proj", &mlp.gate_proj),
-            ("mlp.up_proj", &mlp.up_proj),
-            ("mlp.down_proj", &mlp.down_proj),
+            (LinearRole::Query, &self_attn.q_proj),
+            (LinearRole::Key, &self_attn.k_proj),
+            (LinearRole::Value, &self_attn.v_proj),
+            (LinearRole::Output, &self_attn.o_proj),
+            (LinearRole::Gate, &mlp.gate_proj),
+            (LinearRole::Up, &mlp.up_proj),
+            (LinearRole::Down, &mlp.down_proj),
         ]
     }
 
-    /// As [`linears`](Self::linears), to change them.
-    pub(crate) fn linears_mut(&mut self) -> [(&'static str, &mut Linear<B>); 7] {
+    /// As [`linears`](Self::linears), mutable.
+    pub(crate) fn linears_mut(&mut self) -> [(LinearRole, &mut Linear<B>); 7] {
         let Self { self_attn, mlp, .. } = self;
         [
-            ("self_attn.q_proj", &mut self_attn.q_proj),
-            ("self_attn.k_proj", &mut self_attn.k_proj),
-            ("self_attn.v_proj", &mut self_attn.v_proj),
-            ("self_attn.o_proj", &mut self_attn.o_proj),
-            ("mlp.gate_proj", &mut mlp.gate_proj),
-            ("mlp.up_proj", &mut mlp.up_proj),
-            ("mlp.down_proj", &mut mlp.down_proj),
+            (LinearRole::Query, &mut self_attn.q_proj),
+            (LinearRole::Key, &mut self_attn.k_proj),
+            (LinearRole::Value, &mut self_attn.v_proj),
+            (LinearRole::Output, &mut self_attn.o_proj),
+            (LinearRole::Gate, &mut mlp.gate_proj),
+            (LinearRole::Up, &mut mlp.up_proj),
+            (LinearRole::Down, &mut mlp.down_proj),
         ]
     }
 }

@@ -73,9 +73,8 @@ impl<B: Backend> CausalLm<B> {
     pub fn linears_mut(&mut self) -> Vec<NamedLinear<'_, B>> {
         let mut linears = Vec::new();
         for (i, layer) in self.model.layers.iter_mut().enumerate() {
-            for (name, linear) in layer.linears_mut() {
-                let name = format!("model.layers.{i}.{name}");
-                linears.push(NamedLinear { name, is_head: false, linear });
+            for (role, linear) in layer.linears_mut() {
+                linears.push(NamedLinear { name: role.path_in(i), is_head: false, linear });
             }
         }
         if let Some(head) = &mut self.lm_head {
@@ -86,10 +85,10 @@ impl<B: Backend> CausalLm<B> {
 
     /// Every linear layer with its path, to look at.
     pub fn linears(&self) -> Vec<(String, &Linear<B>)> {
-        let blocks = self.model.layers.iter().enumerate().flat_map(|(i, layer)| {
-            let named = move |(name, linear)| (format!("model.layers.{i}.{name}"), linear);
-            layer.linears().into_iter().map(named)
-        });
+        let blocks =
+            self.model.layers.iter().enumerate().flat_map(|(i, layer)| {
+                layer.linears().map(|(role, linear)| (role.path_in(i), linear))
+            });
         blocks.chain(self.lm_head.iter().map(|head| ("lm_head".into(), head))).collect()
     }
 

@@ -1,12 +1,9 @@
 //! What a model is, whatever its family: the numbers that the blocks are built from.
 
-use std::path::{Path, PathBuf};
-
 use emberlm_quant::bnb::BnbConfig;
 
-use crate::family;
-use crate::hf_config::HfConfig;
-use crate::{Activation, Scoring};
+use crate::linears::in_block;
+use crate::{Activation, BlockLinear, LinearRole, RopeConfig, RopeKind, Scoring};
 
 /// A decoder-only language model, described.
 #[derive(Debug, Clone, PartialEq)]
@@ -57,122 +54,9 @@ pub struct ModelConfig {
     pub quantization: Option<BnbConfig>,
 }
 
-/// Rotary positions (Su et al., 2021, arXiv:2104.09864).
-#[derive(Debug, Clone, PartialEq)]
-pub struct RopeConfig {
-    /// Base of the frequencies.
-    pub theta: f64,
-    /// How the frequencies are stretched.
-    pub kind: RopeKind,
-}
-
-/// The ways in which rotary frequencies are stretched to longer contexts, as transformers' `modeling_rope_utils` computes them.
-#[derive(Debug, Clone, PartialEq)]
-pub enum RopeKind {
-    /// Not at all.
-    Default,
-    /// Positions divided by a factor.
-    Linear {
-        /// The factor.
-        factor: f64,
-    },
-    /// NTK-aware growth of the base past the trained length.
-    Dynamic {
-        /// The factor.
-        factor: f64,
-        /// The trained length.
-        original_max: usize,
-    },
-    /// YaRN (Peng et al., 2023, arXiv:2309.00071).
-    Yarn {
-        /// The factor.
-        factor: f64,
-        /// The trained length.
-        original_max: usize,
-        /// Rotations above which a frequency stays as it is.
-        beta_fast: f64,
-        /// Rotations below which a frequency is divided by the factor.
-        beta_slow: f64,
-        /// Factor on cosines and sines.
-        attention_factor: f64,
-        /// Whether the ramp's ends are rounded to whole dimensions.
-        truncate: bool,
-    },
-    /// LongRoPE (Ding et al., 2024, arXiv:2402.13753).
-    LongRope {
-        /// Divisors of the frequencies up to the trained length.
-        short_factor: Vec<f64>,
-        /// Divisors of the frequencies past it.
-        long_factor: Vec<f64>,
-        /// The trained length.
-        original_max: usize,
-        /// Factor on cosines and sines.
-        attention_factor: f64,
-    },
-    /// Llama 3.1's.
-    Llama3 {
-        /// The factor.
-        factor: f64,
-        /// Wavelengths above `original_max / low_freq_factor` are stretched whole.
-        low_freq_factor: f64,
-        /// Wavelengths below `original_max / high_freq_factor` stay.
-        high_freq_factor: f64,
-        /// The trained length.
-        original_max: usize,
-    },
-}
-
-/// Why a `config.json` can't be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// The file can't be read.
-    #[error("{path}: {reason}")]
-    Unreadable {
-        /// The file.
-        path: PathBuf,
-        /// What the system or the parser said.
-        reason: String,
-    },
-    /// Values that emberlm can't compute with, all of them.
-    #[error("{path}:\n  {}", .faults.join("\n  "))]
-    Invalid {
-        /// The file.
-        path: PathBuf,
-        /// Each key, what it holds and what it may hold.
-        faults: Vec<String>,
-    },
-}
-
 impl ModelConfig {
-    /// Reads `config.json`, as transformers 4 or 5 writes it.
-    ///
-    /// # Errors
-    /// [`ConfigError`], with all faults at once.
-    pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|e| ConfigError::Unreadable { path: path.into(), reason: e.to_string() })?;
-        Self::parse(&text, path)
-    }
-
-    /// Parses the text of a `config.json`; `path` is for messages.
-    ///
-    /// # Errors
-    /// As [`read`](Self::read).
-    pub fn parse(text: &str, path: &Path) -> Result<Self, ConfigError> {
-        let hf: HfConfig = serde_json::from_str(text)
-            .map_err(|e| ConfigError::Unreadable { path: path.into(), reason: e.to_string() })?;
-        let config = family::model_config(&hf)
-            .map_err(|faults| ConfigError::Invalid { path: path.into(), faults })?;
-        let faults = config.faults();
-        if faults.is_empty() {
-            Ok(config)
-        } else {
-            Err(ConfigError::Invalid { path: path.into(), faults })
-        }
-    }
-
-    /// Numbers that don't go together.
-    fn faults(&self) -> Vec<String> {
+    /// Sizes that can't be used, alone or together.
+    pub(crate) fn faults(&self) -> Vec<String> {
         let mut faults = Vec::new();
         let sizes = [
             ("vocab_size", self.vocab_size),
@@ -226,45 +110,49 @@ impl ModelConfig {
         Scoring { scale, soft_cap: self.attention_soft_cap }
     }
 
-    /// The linear layers of a block, by their paths in it, each with `[d_out, d_in]`.
-    pub fn block_linears(&self) -> [(&'static str, [usize; 2]); 7] {
+    /// The linear layers of a block, in the order of [`LinearRole::ALL`].
+    pub fn block_linears(&self) -> [BlockLinear; 7] {
         let (hidden, inner) = (self.hidden_size, self.intermediate_size);
         let q = self.num_attention_heads * self.head_dim;
         let kv = self.num_key_value_heads * self.head_dim;
-        [
-            ("self_attn.q_proj", [q, hidden]),
-            ("self_attn.k_proj", [kv, hidden]),
-            ("self_attn.v_proj", [kv, hidden]),
-            ("self_attn.o_proj", [hidden, q]),
-            ("mlp.gate_proj", [inner, hidden]),
-            ("mlp.up_proj", [inner, hidden]),
-            ("mlp.down_proj", [hidden, inner]),
-        ]
+        LinearRole::ALL.map(|role| {
+            let (d_out, d_in, bias) = match role {
+                LinearRole::Query => (q, hidden, self.qkv_bias),
+                LinearRole::Key | LinearRole::Value => (kv, hidden, self.qkv_bias),
+                LinearRole::Output => (hidden, q, self.output_bias),
+                LinearRole::Gate | LinearRole::Up => (inner, hidden, self.mlp_bias),
+                LinearRole::Down => (hidden, inner, self.mlp_bias),
+            };
+            BlockLinear { role, d_out, d_in, bias }
+        })
+    }
+
+    /// The linear layers of all blocks with their paths in the model. The head is not one of them.
+    pub fn linears(&self) -> impl Iterator<Item = (String, BlockLinear)> {
+        let linears = self.block_linears();
+        (0..self.num_hidden_layers)
+            .flat_map(move |block| linears.map(|linear| (linear.role.path_in(block), linear)))
     }
 
     /// Every tensor of the model's checkpoint: key and shape, in the order of the model.
     pub fn tensors(&self) -> Vec<(String, Vec<usize>)> {
         let hidden = self.hidden_size;
         let mut tensors = vec![("model.embed_tokens.weight".into(), vec![self.vocab_size, hidden])];
-        let mut linear = |key: String, d_out: usize, d_in: usize, bias: bool| {
-            tensors.push((format!("{key}.weight"), vec![d_out, d_in]));
+        let mut linear = |path: String, d_out: usize, d_in: usize, bias: bool| {
+            tensors.push((format!("{path}.weight"), vec![d_out, d_in]));
             if bias {
-                tensors.push((format!("{key}.bias"), vec![d_out]));
+                tensors.push((format!("{path}.bias"), vec![d_out]));
             }
         };
-        for layer in 0..self.num_hidden_layers {
-            let (qkv, output, mlp) = (self.qkv_bias, self.output_bias, self.mlp_bias);
-            let biases = [qkv, qkv, qkv, output, mlp, mlp, mlp];
-            for ((name, [d_out, d_in]), bias) in self.block_linears().into_iter().zip(biases) {
-                linear(format!("model.layers.{layer}.{name}"), d_out, d_in, bias);
-            }
+        for (path, BlockLinear { d_out, d_in, bias, .. }) in self.linears() {
+            linear(path, d_out, d_in, bias);
         }
         if !self.tie_word_embeddings {
             linear("lm_head".into(), self.vocab_size, hidden, false);
         }
         for layer in 0..self.num_hidden_layers {
             for norm in ["input_layernorm", "post_attention_layernorm"] {
-                tensors.push((format!("model.layers.{layer}.{norm}.weight"), vec![hidden]));
+                tensors.push((in_block(layer, &format!("{norm}.weight")), vec![hidden]));
             }
         }
         tensors.push(("model.norm.weight".into(), vec![hidden]));

@@ -1,79 +1,65 @@
-//! `config.json` as Hugging Face writes it, in the spelling of transformers 4 and of transformers 5.
+//! Reading `config.json`, in the spelling of transformers 4 and of transformers 5.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::{RopeConfig, RopeKind};
 
-/// The keys that the supported families use; what isn't read has no say in the computation.
+/// A token, or a list of tokens.
 #[derive(Debug, Clone, Deserialize)]
-pub(crate) struct HfConfig {
-    pub(crate) model_type: Option<String>,
-    pub(crate) vocab_size: Option<usize>,
-    pub(crate) hidden_size: Option<usize>,
-    pub(crate) intermediate_size: Option<usize>,
-    pub(crate) num_hidden_layers: Option<usize>,
-    pub(crate) num_attention_heads: Option<usize>,
-    pub(crate) num_key_value_heads: Option<usize>,
-    pub(crate) head_dim: Option<usize>,
-    pub(crate) hidden_act: Option<String>,
-    pub(crate) max_position_embeddings: Option<usize>,
-    pub(crate) rms_norm_eps: Option<f64>,
-    pub(crate) rope_theta: Option<f64>,
-    pub(crate) rope_scaling: Option<Map<String, Value>>,
-    pub(crate) rope_parameters: Option<Map<String, Value>>,
-    pub(crate) tie_word_embeddings: Option<bool>,
-    pub(crate) attention_bias: Option<bool>,
-    pub(crate) mlp_bias: Option<bool>,
-    pub(crate) eos_token_id: Option<OneOrMany>,
-    pub(crate) use_sliding_window: Option<bool>,
-    pub(crate) sliding_window: Option<usize>,
-    pub(crate) max_window_layers: Option<usize>,
-    pub(crate) layer_types: Option<Vec<String>>,
-    pub(crate) initializer_range: Option<f64>,
-    pub(crate) quantization_config: Option<Value>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(untagged)]
+#[serde(untagged, expecting = "expected a token id or a list of token ids")]
 pub(crate) enum OneOrMany {
     One(u32),
     Many(Vec<u32>),
 }
 
 impl OneOrMany {
-    pub(crate) fn to_vec(&self) -> Vec<u32> {
+    pub(crate) fn into_vec(self) -> Vec<u32> {
         match self {
-            Self::One(id) => vec![*id],
-            Self::Many(ids) => ids.clone(),
+            Self::One(id) => vec![id],
+            Self::Many(ids) => ids,
         }
     }
 }
 
-/// Collects faults while a family reads its keys, so that all are reported at once.
+/// Collects faults while a family reads its keys, so that all are reported at once. Keys that no family asks for are
+/// ignored.
 pub(crate) struct Reader<'a> {
-    pub(crate) hf: &'a HfConfig,
+    pub(crate) keys: &'a Map<String, Value>,
     pub(crate) faults: Vec<String>,
 }
 
 impl Reader<'_> {
-    /// A size that must be there.
-    pub(crate) fn required(&mut self, key: &str, value: Option<usize>) -> usize {
-        value.unwrap_or_else(|| {
-            self.faults.push(format!("`{key}` is missing"));
-            1
-        })
+    /// The value of a key; `None` if it is missing, null, or invalid, which is noted.
+    pub(crate) fn optional<T: DeserializeOwned>(&mut self, key: &str) -> Option<T> {
+        let value = self.keys.get(key).filter(|value| !value.is_null())?;
+        match T::deserialize(value) {
+            Ok(value) => Some(value),
+            Err(error) => {
+                self.faults.push(format!("`{key}`: {error}"));
+                None
+            }
+        }
     }
 
-    /// Positions, in the old spelling (`rope_theta`, `rope_scaling`) or the new (`rope_parameters`).
+    /// A size without a default.
+    pub(crate) fn required(&mut self, key: &str) -> usize {
+        if self.keys.get(key).is_none_or(Value::is_null) {
+            self.faults.push(format!("`{key}` is missing"));
+        }
+        self.optional(key).unwrap_or(1)
+    }
+
+    /// Rotary positions, in the old spelling (`rope_theta`, `rope_scaling`) or the new (`rope_parameters`).
     pub(crate) fn rope(&mut self, max_positions: usize, default_theta: f64) -> RopeConfig {
-        let (name, parameters) = match (&self.hf.rope_parameters, &self.hf.rope_scaling) {
-            (Some(parameters), _) => ("rope_parameters", parameters.clone()),
-            (None, Some(parameters)) => ("rope_scaling", parameters.clone()),
-            (None, None) => ("rope_scaling", Map::new()),
+        let default_theta = self.optional("rope_theta").unwrap_or(default_theta);
+        let (name, parameters) = match self.optional::<Map<String, Value>>("rope_parameters") {
+            Some(parameters) => ("rope_parameters", parameters),
+            None => ("rope_scaling", self.optional("rope_scaling").unwrap_or_default()),
         };
         let mut reader = RopeReader { name, parameters: &parameters, faults: &mut self.faults };
-        let theta = reader.optional("rope_theta").or(self.hf.rope_theta).unwrap_or(default_theta);
+        let theta = reader.optional("rope_theta").unwrap_or(default_theta);
         if reader.optional("partial_rotary_factor").is_some_and(|share| share != 1.0) {
             reader.fault("partial_rotary_factor", "1.0 for this family");
         }

@@ -6,9 +6,18 @@
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, backend::Backend};
 use emberlm_quant::portable::in_type;
 
-use crate::backend::AttentionGradients;
 use crate::soft_cap::soft_cap_backward;
 use crate::{Activation, AttentionMask, Scoring, soft_capped};
+
+/// The gradients of attention.
+pub struct AttentionGradients<B: Backend> {
+    /// `[batch, heads, seq, head_dim]`.
+    pub d_q: Tensor<B, 4>,
+    /// `[batch, kv_heads, keys, head_dim]`.
+    pub d_k: Tensor<B, 4>,
+    /// `[batch, kv_heads, keys, head_dim]`.
+    pub d_v: Tensor<B, 4>,
+}
 
 /// Values of 16 bits in f32; others as they are.
 fn widened<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {

@@ -1,6 +1,69 @@
 //! Rotary positions: cosines and sines for the positions of a batch.
 
-use crate::{RopeConfig, RopeKind};
+/// Rotary positions (Su et al., 2021, arXiv:2104.09864).
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeConfig {
+    /// Base of the frequencies.
+    pub theta: f64,
+    /// How the frequencies are stretched.
+    pub kind: RopeKind,
+}
+
+/// The ways in which rotary frequencies are stretched to longer contexts, as transformers' `modeling_rope_utils` computes them.
+#[derive(Debug, Clone, PartialEq)]
+pub enum RopeKind {
+    /// Not at all.
+    Default,
+    /// Positions divided by a factor.
+    Linear {
+        /// The factor.
+        factor: f64,
+    },
+    /// NTK-aware growth of the base past the trained length.
+    Dynamic {
+        /// The factor.
+        factor: f64,
+        /// The trained length.
+        original_max: usize,
+    },
+    /// YaRN (Peng et al., 2023, arXiv:2309.00071).
+    Yarn {
+        /// The factor.
+        factor: f64,
+        /// The trained length.
+        original_max: usize,
+        /// Rotations above which a frequency stays as it is.
+        beta_fast: f64,
+        /// Rotations below which a frequency is divided by the factor.
+        beta_slow: f64,
+        /// Factor on cosines and sines.
+        attention_factor: f64,
+        /// Whether the ramp's ends are rounded to whole dimensions.
+        truncate: bool,
+    },
+    /// LongRoPE (Ding et al., 2024, arXiv:2402.13753).
+    LongRope {
+        /// Divisors of the frequencies up to the trained length.
+        short_factor: Vec<f64>,
+        /// Divisors of the frequencies past it.
+        long_factor: Vec<f64>,
+        /// The trained length.
+        original_max: usize,
+        /// Factor on cosines and sines.
+        attention_factor: f64,
+    },
+    /// Llama 3.1's.
+    Llama3 {
+        /// The factor.
+        factor: f64,
+        /// Wavelengths above `original_max / low_freq_factor` are stretched whole.
+        low_freq_factor: f64,
+        /// Wavelengths below `original_max / high_freq_factor` stay.
+        high_freq_factor: f64,
+        /// The trained length.
+        original_max: usize,
+    },
+}
 
 /// Cosines and sines for a list of positions, computed in f32 as transformers does.
 ///

@@ -1,12 +1,11 @@
-//! Weights: from a Hugging Face folder or from random numbers. `save` is the way back.
+//! Weights: from a Hugging Face folder or from random numbers. [`save`](crate::save) writes them.
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use burn::module::{Param, ParamId};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 use emberlm_lora::Linear;
 use emberlm_lora::random::{generator, normal};
 use emberlm_quant::bnb::{self, StoredMatrix};
@@ -19,9 +18,10 @@ use emberlm_quant::{
 };
 use serde::Deserialize;
 
-pub use crate::save::save;
+use crate::linears::in_block;
 use crate::{
-    Attention, CausalLm, ConfigError, Decoder, DecoderLayer, Embedding, Mlp, ModelConfig, RmsNorm,
+    Attention, BlockLinear, CausalLm, ConfigError, Decoder, DecoderLayer, Embedding, LinearRole,
+    Mlp, ModelConfig, RmsNorm,
 };
 
 /// A single-file checkpoint.
@@ -276,7 +276,7 @@ enum Values {
 
 /// Whether a tensor is the weight of a linear layer that may be quantized: the head and the embedding may not.
 pub fn is_block_linear(key: &str) -> bool {
-    key.starts_with("model.layers.") && key.ends_with("_proj.weight")
+    key.strip_suffix(".weight").is_some_and(|path| LinearRole::at_path(path).is_some())
 }
 
 /// Tensors that older versions stored although they follow from others.
@@ -399,86 +399,101 @@ pub fn random_in<B: QuantBackend>(
 /// Gives the values of the tensor of this key and shape.
 type ValuesOf<'a, E> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Values, E>;
 
-/// Puts a model together from the values of each tensor.
+/// Builds a model from the values of each tensor.
 fn build<B: QuantBackend, E>(
     config: &ModelConfig,
     dtype: FloatDtype,
     device: &B::Device,
     values: ValuesOf<'_, E>,
 ) -> Result<CausalLm<B>, E> {
-    let shapes: BTreeMap<String, Vec<usize>> = config.tensors().into_iter().collect();
-    let held = float_type::<B>(dtype);
-    // Shared by the closures below, which are called one after another.
-    let values = RefCell::new(values);
-    let read = |key: &str, shape: &[usize]| (values.borrow_mut())(key, shape);
-    let dense = |key: &str, shape: &[usize]| -> Result<Vec<f32>, E> {
-        Ok(match read(key, shape)? {
-            Values::Dense(values) => values,
-            Values::Quantized(matrix) => matrix.dequantize(),
-        })
-    };
-    let vector = |key: String| -> Result<Option<Tensor<B, 1>>, E> {
-        let Some(shape @ &[n]) = shapes.get(&key).map(Vec::as_slice) else { return Ok(None) };
-        let values = float_tensor_in(dense(&key, shape)?, [n], held, device);
-        // Norms and biases are added to and multiplied with activations, and take no room.
-        Ok(Some(in_type(values, B::activation_type(held))))
-    };
-    const LISTED: &str = "`ModelConfig::tensors` lists it";
-    let linear = |key: String| -> Result<Option<Linear<B>>, E> {
-        let name = format!("{key}.weight");
-        let Some(shape @ &[d_out, d_in]) = shapes.get(&name).map(Vec::as_slice) else {
-            return Ok(None);
-        };
-        let weight = match read(&name, shape)? {
-            Values::Dense(values) => {
-                Weight::dense(float_tensor_in(values, [d_out, d_in], held, device))
-            }
-            Values::Quantized(matrix) => Weight::Quantized(Quantized::new(matrix, device)),
-        };
-        Ok(Some(Linear::new(weight, vector(format!("{key}.bias"))?)))
-    };
-    let norm = |key: String| -> Result<RmsNorm<B>, E> {
-        let weight = vector(format!("{key}.weight"))?.expect(LISTED);
-        Ok(RmsNorm::new(weight, config.rms_norm_eps))
-    };
-    let shape = [config.vocab_size, config.hidden_size];
-    let embedding = dense("model.embed_tokens.weight", &shape)?;
-    let embedding = float_tensor_in(embedding, shape, held, device);
-    let layer = |i: usize| -> Result<DecoderLayer<B>, E> {
-        let key = |name: &str| format!("model.layers.{i}.{name}");
-        let proj = |name: &str| Ok(linear(key(name))?.expect(LISTED));
-        Ok(DecoderLayer {
-            self_attn: Attention {
-                q_proj: proj("self_attn.q_proj")?,
-                k_proj: proj("self_attn.k_proj")?,
-                v_proj: proj("self_attn.v_proj")?,
-                o_proj: proj("self_attn.o_proj")?,
-                head_dim: config.head_dim,
-                window: config.sliding_windows[i],
-                scoring: config.scoring(),
-            },
-            mlp: Mlp {
-                gate_proj: proj("mlp.gate_proj")?,
-                up_proj: proj("mlp.up_proj")?,
-                down_proj: proj("mlp.down_proj")?,
-                activation: config.activation,
-            },
-            input_layernorm: norm(key("input_layernorm"))?,
-            post_attention_layernorm: norm(key("post_attention_layernorm"))?,
-        })
-    };
-    let layers = (0..config.num_hidden_layers).map(layer).collect::<Result<_, E>>()?;
+    let mut builder = Builder::<B, E> { config, held: float_type::<B>(dtype), device, values };
+    let embedding = builder.embedding()?;
+    let layers =
+        (0..config.num_hidden_layers).map(|i| builder.block(i)).collect::<Result<_, E>>()?;
+    let norm = builder.norm("model.norm")?;
+    let head = [config.vocab_size, config.hidden_size];
+    let lm_head = (!config.tie_word_embeddings)
+        .then(|| builder.linear("lm_head", head, false))
+        .transpose()?;
     Ok(CausalLm {
-        model: Decoder {
-            embed_tokens: Embedding {
-                weight: Param::initialized(ParamId::new(), embedding),
-                tokens: None,
-            },
-            layers,
-            norm: norm("model.norm".into())?,
-        },
-        lm_head: linear("lm_head".into())?,
+        model: Decoder { embed_tokens: embedding, layers, norm },
+        lm_head,
         head_tokens: None,
         soft_cap: config.logit_soft_cap,
     })
+}
+
+/// Makes the parts of a model. The tensors it asks for are those of [`ModelConfig::tensors`].
+struct Builder<'a, B: QuantBackend, E> {
+    config: &'a ModelConfig,
+    /// The type of dense weights.
+    held: DType,
+    device: &'a B::Device,
+    values: ValuesOf<'a, E>,
+}
+
+impl<B: QuantBackend, E> Builder<'_, B, E> {
+    fn dense(&mut self, key: &str, shape: &[usize]) -> Result<Vec<f32>, E> {
+        Ok(match (self.values)(key, shape)? {
+            Values::Dense(values) => values,
+            Values::Quantized(matrix) => matrix.dequantize(),
+        })
+    }
+
+    fn vector(&mut self, key: &str, n: usize) -> Result<Tensor<B, 1>, E> {
+        let values = float_tensor_in(self.dense(key, &[n])?, [n], self.held, self.device);
+        // Norms and biases are combined with activations, and are small.
+        Ok(in_type(values, B::activation_type(self.held)))
+    }
+
+    fn embedding(&mut self) -> Result<Embedding<B>, E> {
+        let shape = [self.config.vocab_size, self.config.hidden_size];
+        let values = self.dense("model.embed_tokens.weight", &shape)?;
+        let weight = float_tensor_in(values, shape, self.held, self.device);
+        Ok(Embedding { weight: Param::initialized(ParamId::new(), weight), tokens: None })
+    }
+
+    fn linear(&mut self, path: &str, shape: [usize; 2], bias: bool) -> Result<Linear<B>, E> {
+        let weight = match (self.values)(&format!("{path}.weight"), &shape)? {
+            Values::Dense(values) => {
+                Weight::dense(float_tensor_in(values, shape, self.held, self.device))
+            }
+            Values::Quantized(matrix) => Weight::Quantized(Quantized::new(matrix, self.device)),
+        };
+        let [d_out, _] = shape;
+        let bias = bias.then(|| self.vector(&format!("{path}.bias"), d_out)).transpose()?;
+        Ok(Linear::new(weight, bias))
+    }
+
+    fn norm(&mut self, path: &str) -> Result<RmsNorm<B>, E> {
+        let weight = self.vector(&format!("{path}.weight"), self.config.hidden_size)?;
+        Ok(RmsNorm::new(weight, self.config.rms_norm_eps))
+    }
+
+    fn block(&mut self, block: usize) -> Result<DecoderLayer<B>, E> {
+        let config = self.config;
+        let [q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj] =
+            config.block_linears().map(|BlockLinear { role, d_out, d_in, bias }| {
+                self.linear(&role.path_in(block), [d_out, d_in], bias)
+            });
+        Ok(DecoderLayer {
+            self_attn: Attention {
+                q_proj: q_proj?,
+                k_proj: k_proj?,
+                v_proj: v_proj?,
+                o_proj: o_proj?,
+                head_dim: config.head_dim,
+                window: config.sliding_windows[block],
+                scoring: config.scoring(),
+            },
+            mlp: Mlp {
+                gate_proj: gate_proj?,
+                up_proj: up_proj?,
+                down_proj: down_proj?,
+                activation: config.activation,
+            },
+            input_layernorm: self.norm(&in_block(block, "input_layernorm"))?,
+            post_attention_layernorm: self.norm(&in_block(block, "post_attention_layernorm"))?,
+        })
+    }
 }

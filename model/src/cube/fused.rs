@@ -10,7 +10,7 @@ use burn_fusion::{Fusion, FusionBackend};
 use emberlm_quant::fusion::{FusedOp, primitive, tensor};
 
 use super::launch::sum_type;
-use crate::backend::AttentionGradients;
+use crate::AttentionGradients;
 use crate::{Activation, AttentionMask, ModelBackend, Scoring};
 
 impl<B: FusionBackend + ModelBackend> ModelBackend for Fusion<B> {

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use burn::tensor::{Int, Tensor};
 use burn_cubecl::{BoolElement, CubeBackend, CubeRuntime, FloatElement, IntElement};
 
-use crate::backend::AttentionGradients;
+use crate::AttentionGradients;
 use crate::{Activation, AttentionMask, MaskRanges, ModelBackend, Scoring, portable};
 use attention::Attention;
 use launch::{alike, fits, has_kernels, primitive, sum_type, tensor};

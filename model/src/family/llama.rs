@@ -5,11 +5,11 @@ use crate::ModelConfig;
 use crate::hf_config::Reader;
 
 pub(super) fn read(reader: &mut Reader<'_>) -> ModelConfig {
-    let attention_bias = reader.hf.attention_bias.unwrap_or(false);
+    let attention_bias = reader.optional("attention_bias").unwrap_or(false);
     ModelConfig {
         qkv_bias: attention_bias,
         output_bias: attention_bias,
-        mlp_bias: reader.hf.mlp_bias.unwrap_or(false),
+        mlp_bias: reader.optional("mlp_bias").unwrap_or(false),
         ..common(reader)
     }
 }

@@ -1,4 +1,4 @@
-//! Qwen2 and Qwen2.5: biases on q, k and v always, none on o; a sliding window in the upper blocks if it is switched on.
+//! Qwen2 and Qwen2.5: biases on q, k and v, none on o; optionally a sliding window in the upper blocks.
 
 use super::common;
 use crate::ModelConfig;
@@ -14,12 +14,11 @@ pub(super) fn read(reader: &mut Reader<'_>) -> ModelConfig {
 }
 
 fn windows(reader: &mut Reader<'_>, layers: usize) -> Vec<Option<usize>> {
-    let hf = reader.hf;
-    if !hf.use_sliding_window.unwrap_or(false) {
+    if !reader.optional("use_sliding_window").unwrap_or(false) {
         return vec![None; layers];
     }
-    let window = Some(reader.required("sliding_window", hf.sliding_window));
-    match &hf.layer_types {
+    let window = Some(reader.required("sliding_window"));
+    match reader.optional::<Vec<String>>("layer_types") {
         Some(types) if types.len() == layers => {
             types.iter().map(|kind| window.filter(|_| kind == "sliding_attention")).collect()
         }
@@ -31,7 +30,7 @@ fn windows(reader: &mut Reader<'_>, layers: usize) -> Vec<Option<usize>> {
             vec![None; layers]
         }
         None => {
-            let first = hf.max_window_layers.unwrap_or(28);
+            let first = reader.optional("max_window_layers").unwrap_or(28);
             (0..layers).map(|layer| window.filter(|_| layer >= first)).collect()
         }
     }

@@ -15,7 +15,7 @@ use rayon::prelude::*;
 
 use super::simd::{exp, max, soft_capped, sum, vectorized};
 use super::views::{Contiguous, Heads, contiguous, from_values};
-use crate::backend::AttentionGradients;
+use crate::AttentionGradients;
 use crate::{AttentionMask, Scoring};
 
 /// [`Scoring`] in f32.

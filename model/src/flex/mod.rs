@@ -17,7 +17,7 @@ use std::sync::Arc;
 use burn::tensor::{DType, Int, Tensor};
 use burn_flex::Flex;
 
-use crate::backend::AttentionGradients;
+use crate::AttentionGradients;
 use crate::{Activation, AttentionMask, ModelBackend, Scoring, portable};
 use views::{contiguous, from_values};
 

@@ -293,12 +293,7 @@ fn refuse_unknown_skips(
     config: &ModelConfig,
     quantization: &Quantization,
 ) -> Result<(), BaseError> {
-    let tensors = config.tensors();
-    let layers: Vec<&str> = tensors
-        .iter()
-        .filter(|(key, shape)| shape.len() == 2 && key.starts_with("model.layers."))
-        .filter_map(|(key, _)| key.strip_suffix(".weight"))
-        .collect();
+    let layers: Vec<String> = config.linears().map(|(path, _)| path).collect();
     let is_known = |skip: &str| {
         let alone = Quantization { skip_modules: vec![skip.into()], ..quantization.clone() };
         // Dense always, and listed by transformers also where it is tied and no layer of its own.

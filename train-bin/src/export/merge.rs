@@ -7,7 +7,7 @@ use emberlm_data::DataError;
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::random::{generator, unit};
 use emberlm_model::{
-    CausalLm, Inputs, LoadError, ModelBackend, ModelConfig, SequenceBatch, WeightForm, weights,
+    CausalLm, Inputs, LoadError, ModelBackend, ModelConfig, SequenceBatch, WeightForm, load, save,
 };
 use emberlm_quant::QuantFormat;
 use emberlm_quant::atomic_file::replace_folder;
@@ -160,10 +160,10 @@ pub fn merge<B: ModelBackend>(
     let expected = sample_logits(&base.config, if requantize { &folded } else { &adapted });
 
     replace_folder(out, |folder| {
-        weights::save(folder, &folded, &base.config_text, dtype)?;
+        save(folder, &folded, &base.config_text, dtype)?;
         drop(folded);
         base.tokenizer.save(folder)?;
-        let (config, merged) = weights::load::<B>(folder, device)?;
+        let (config, merged) = load::<B>(folder, device)?;
         let difference = relative_difference(&sample_logits(&config, &merged), &expected);
         let allowed = allowed_difference(dtype);
         if difference.is_nan() || difference > allowed {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use emberlm_data::DataError;
-use emberlm_model::{LoadError, WeightForm, weights};
+use emberlm_model::{LoadError, WeightForm, save};
 use emberlm_quant::atomic_file::replace_folder;
 use emberlm_quant::{QuantBackend, Quantization};
 
@@ -74,7 +74,7 @@ pub fn quantize<B: QuantBackend>(
         return Err(QuantizeError::NothingToDo { skipped: quantization.skip_modules.clone() });
     }
     replace_folder(out, |folder| {
-        weights::save(folder, &model, &base.config_text, base.stored_dtype())?;
+        save(folder, &model, &base.config_text, base.stored_dtype())?;
         Ok(base.tokenizer.save(folder)?)
     })
     .map(|()| report)

@@ -4,7 +4,8 @@ use burn::module::{AutodiffModule, Param};
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_data::{Batch, Dataset};
 use emberlm_lora::walk::{ParamVisitor, for_each_param};
-use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
+use emberlm_lora::{AdapterParam, AdapterRole};
+use emberlm_model::{CausalLm, LinearRole, ModelBackend, ModelConfig};
 
 use crate::trainer::grads::{Gradients, all_finite};
 use crate::trainer::step::{TrainBackend, inputs, loss_sum};
@@ -135,13 +136,14 @@ pub(crate) fn every_parameter_was_reached<A: TrainBackend>(
             if !param.is_require_grad() {
                 return;
             }
-            if let Some(layer) = name.strip_suffix("lora_b")
+            if let Some(adapter) = adapter_with(AdapterRole::B, name)
                 && is_zero(param.val().inner())
             {
-                self.zero_bs.push(layer.to_string());
+                self.zero_bs.push(adapter.to_string());
             }
             let reached = self.gradients.get(name).is_some_and(|g| !is_zero(g.value.clone()));
-            let is_query_or_key = name.contains("q_proj") || name.contains("k_proj");
+            let is_query_or_key =
+                matches!(LinearRole::at_path(name), Some(LinearRole::Query | LinearRole::Key));
             // Added tokens need not occur in the first step.
             let is_excused = self.first_positions_only && is_query_or_key
                 || name == "model.embed_tokens.tokens.rows";
@@ -157,8 +159,8 @@ pub(crate) fn every_parameter_was_reached<A: TrainBackend>(
     for_each_param::<A, _>(model, &mut walk);
     let Unreached { mut names, zero_bs, .. } = walk;
     names.retain(|name| {
-        let Some(layer) = name.strip_suffix("lora_a") else { return true };
-        !zero_bs.iter().any(|zero| zero == layer)
+        let adapter = adapter_with(AdapterRole::A, name);
+        adapter.is_none_or(|adapter| !zero_bs.iter().any(|zero| zero == adapter))
     });
     if names.is_empty() {
         return Ok(());
@@ -166,6 +168,12 @@ pub(crate) fn every_parameter_was_reached<A: TrainBackend>(
     let count = names.len();
     names.truncate(5);
     Err(TrainError::Unreached { count, names: names.join(", ") })
+}
+
+/// The path of the adapter whose parameter of this role is `name`.
+fn adapter_with(role: AdapterRole, name: &str) -> Option<&str> {
+    let param = AdapterParam::at_path(name).filter(|param| param.role == role)?;
+    name.strip_suffix(param.name)
 }
 
 fn is_zero<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> bool {

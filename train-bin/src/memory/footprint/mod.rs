@@ -11,8 +11,8 @@
 
 use std::fmt;
 
-use emberlm_lora::{LoraConfig, LoraConfigError};
-use emberlm_model::ModelConfig;
+use emberlm_lora::{AdapterShape, LoraConfig, LoraConfigError};
+use emberlm_model::{BlockLinear, LinearInput, ModelConfig};
 use emberlm_quant::tensor_file::FloatDtype;
 use emberlm_quant::{PANEL, QuantFormat, Quantization};
 use serde::Serialize;
@@ -129,11 +129,13 @@ impl Workload<'_> {
         let float = self.activations.bytes() as u64;
         let stream = tokens * hidden * float;
 
-        let adapters: u64 = blocks.iter().map(Block::adapter_elements).sum::<u64>() * FLOAT
-            + self.head_adapter_elements()? * FLOAT;
+        let head_adapter = self.head_adapter()?;
+        let in_head = head_adapter.map_or(0, |adapter| adapter.elements() as u64);
+        let in_blocks: u64 = blocks.iter().map(Block::adapter_elements).sum();
+        let adapters = (in_blocks + in_head) * FLOAT;
         let weights = self.weight_bytes();
         let trained = if self.lora.is_some() { adapters } else { self.trained_weights() };
-        let optimizer = self.optimizer_bytes(&blocks)?;
+        let optimizer = self.optimizer_bytes(&blocks, head_adapter);
 
         let reached = blocks.iter().position(Block::is_trained).unwrap_or(blocks.len());
         let kept = |block: &Block| tokens * block.kept(self, block.index > reached) * float;
@@ -212,17 +214,15 @@ impl Workload<'_> {
     fn blocks(&self) -> Result<Vec<Block>, LoraConfigError> {
         (0..self.model.num_hidden_layers)
             .map(|index| {
-                let linear = |(name, [d_out, d_in]): (&'static str, [usize; 2])| {
-                    let path = format!("model.layers.{index}.{name}");
-                    let rank = match &self.lora {
-                        Some(lora) if lora.targets_layer(&path, false)? => {
-                            Some(lora.rank_and_scaling(&path)?.0 as u64)
-                        }
-                        _ => None,
-                    };
-                    Ok(BlockLinear { d_out: d_out as u64, d_in: d_in as u64, rank })
+                let adapter = |linear: BlockLinear| {
+                    let BlockLinear { role, d_out, d_in, .. } = linear;
+                    let lora = self.lora.as_ref();
+                    let adapter = lora
+                        .map(|lora| lora.adapter_shape(&role.path_in(index), false, [d_out, d_in]));
+                    Ok((linear, adapter.transpose()?.flatten()))
                 };
-                let [q, k, v, o, gate, up, down] = self.model.block_linears().map(linear);
+                let linears: Result<Vec<_>, LoraConfigError> =
+                    self.model.block_linears().into_iter().map(adapter).collect();
                 let prefix = format!("model.layers.{index}.");
                 let whole = self
                     .model
@@ -230,55 +230,31 @@ impl Workload<'_> {
                     .iter()
                     .any(|(key, _)| key.starts_with(&prefix) && self.trains(key))
                     || self.trains(EMBEDDING);
-                Ok(Block {
-                    index,
-                    whole,
-                    q: q?,
-                    k: k?,
-                    v: v?,
-                    o: o?,
-                    gate: gate?,
-                    up: up?,
-                    down: down?,
-                })
+                Ok(Block { index, whole, linears: linears? })
             })
             .collect()
     }
 
     /// Bytes of the optimizer's state, tensor by tensor.
-    fn optimizer_bytes(&self, blocks: &[Block]) -> Result<u64, LoraConfigError> {
+    fn optimizer_bytes(&self, blocks: &[Block], head_adapter: Option<AdapterShape>) -> u64 {
         if self.lora.is_none() {
             let tensors = self.model.tensors();
             let trained = tensors.iter().filter(|(key, _)| self.trains(key));
-            return Ok(trained.map(|(key, shape)| self.optimizer.state_bytes(key, shape)).sum());
+            return trained.map(|(key, shape)| self.optimizer.state_bytes(key, shape)).sum();
         }
-        let of = |rank: u64, d_out: u64, d_in: u64| {
-            let [rank, d_out, d_in] = [rank, d_out, d_in].map(|axis| axis as usize);
-            self.optimizer.state_bytes("lora_a", &[rank, d_in])
-                + self.optimizer.state_bytes("lora_b", &[d_out, rank])
+        let of_adapter = |adapter: AdapterShape| -> u64 {
+            let params = adapter.params().iter();
+            params.map(|param| self.optimizer.state_bytes(param.name, &param.shape(&adapter))).sum()
         };
-        let linears = blocks.iter().flat_map(Block::linears);
-        let in_blocks: u64 =
-            linears.filter_map(|linear| Some(of(linear.rank?, linear.d_out, linear.d_in))).sum();
-        let [vocab, hidden] = [self.model.vocab_size, self.model.hidden_size].map(|n| n as u64);
-        let in_head = self.head_adapter_rank()?.map_or(0, |rank| of(rank, vocab, hidden));
-        Ok(in_blocks + in_head)
+        blocks.iter().flat_map(Block::adapters).chain(head_adapter).map(of_adapter).sum()
     }
 
-    fn head_adapter_elements(&self) -> Result<u64, LoraConfigError> {
-        let rank = self.head_adapter_rank()?.unwrap_or(0);
-        Ok(rank * (self.model.vocab_size + self.model.hidden_size) as u64)
-    }
-
-    fn head_adapter_rank(&self) -> Result<Option<u64>, LoraConfigError> {
+    /// The output head's adapter.
+    fn head_adapter(&self) -> Result<Option<AdapterShape>, LoraConfigError> {
         let Some(lora) = self.lora.as_ref().filter(|_| !self.model.tie_word_embeddings) else {
             return Ok(None);
         };
-        if !lora.targets_layer("lm_head", true)? {
-            return Ok(None);
-        }
-        let (r, _) = lora.rank_and_scaling("lm_head")?;
-        Ok(Some(r as u64))
+        lora.adapter_shape("lm_head", true, [self.model.vocab_size, self.model.hidden_size])
     }
 
     /// Whether a weight of the model itself is trained.
@@ -317,7 +293,7 @@ impl Workload<'_> {
     /// The panel in which the CPU decodes weights that are no f32 matrices.
     fn decoding(&self) -> u64 {
         let is_half = self.dtype != FloatDtype::F32 && self.activations == FloatDtype::F32;
-        let elements = |&(_, [d_out, d_in]): &(&str, [usize; 2])| (d_out * d_in) as u64;
+        let elements = |linear: &BlockLinear| (linear.d_out * linear.d_in) as u64;
         let largest = match (is_half, &self.quantization) {
             (true, _) => (self.model.vocab_size * self.model.hidden_size) as u64,
             (false, Some(_)) => self.model.block_linears().iter().map(elements).max().unwrap_or(0),
@@ -334,7 +310,7 @@ impl Workload<'_> {
                 let trained = tensors.iter().filter(|(key, _)| self.trains(key));
                 trained.map(|(_, shape)| shape.iter().product::<usize>()).max().unwrap_or(0) as u64
             }
-            Some(_) => blocks.iter().map(Block::largest_factor).max().unwrap_or(0),
+            Some(_) => blocks.iter().map(Block::largest_adapter_param).max().unwrap_or(0),
         };
         elements * FLOAT
     }
@@ -350,74 +326,67 @@ fn quantized_bytes(quantization: &Quantization, elements: u64, rows: u64) -> u64
     }
 }
 
-/// A linear layer of a block.
-#[derive(Debug, Clone, Copy)]
-struct BlockLinear {
-    d_out: u64,
-    d_in: u64,
-    /// Rank of its adapter.
-    rank: Option<u64>,
-}
-
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug)]
 struct Block {
     index: usize,
     /// Whether all its weights are trained.
     whole: bool,
-    q: BlockLinear,
-    k: BlockLinear,
-    v: BlockLinear,
-    o: BlockLinear,
-    gate: BlockLinear,
-    up: BlockLinear,
-    down: BlockLinear,
+    /// Its linear layers, each with its adapter.
+    linears: Vec<(BlockLinear, Option<AdapterShape>)>,
 }
 
 impl Block {
-    fn linears(&self) -> [BlockLinear; 7] {
-        [self.q, self.k, self.v, self.o, self.gate, self.up, self.down]
+    fn adapters(&self) -> impl Iterator<Item = AdapterShape> {
+        self.linears.iter().filter_map(|(_, adapter)| *adapter)
     }
 
     fn is_trained(&self) -> bool {
-        self.whole || self.linears().iter().any(|linear| linear.rank.is_some())
+        self.whole || self.adapters().next().is_some()
     }
 
     fn adapter_elements(&self) -> u64 {
-        self.linears().iter().map(|l| l.rank.unwrap_or(0) * (l.d_out + l.d_in)).sum()
+        self.adapters().map(|adapter| adapter.elements() as u64).sum()
     }
 
-    fn largest_factor(&self) -> u64 {
-        let factor = |l: &BlockLinear| l.rank.unwrap_or(0) * l.d_out.max(l.d_in);
-        self.linears().iter().map(factor).max().unwrap_or(0)
+    fn largest_adapter_param(&self) -> u64 {
+        let largest = |adapter: AdapterShape| adapter.param_elements().max();
+        self.adapters().filter_map(largest).max().unwrap_or(0) as u64
     }
 
-    /// Numbers a token that the block's nodes keep until backward. `reached`: its input has a gradient.
+    /// Whether a linear layer that reads one of `inputs` is trained.
+    fn trains_reader_of(&self, inputs: &[LinearInput]) -> bool {
+        let reads = |linear: &BlockLinear| inputs.contains(&linear.role.input());
+        self.whole || self.linears.iter().any(|(linear, a)| a.is_some() && reads(linear))
+    }
+
+    /// Numbers that the block's nodes keep until backward, for each token. `reached`: its input has a gradient.
     fn kept(&self, workload: &Workload<'_>, reached: bool) -> u64 {
+        use LinearInput::{Attention, AttentionNorm, MlpNorm, MlpProduct};
         let model = workload.model;
         let hidden = model.hidden_size as u64;
         let inner = model.intermediate_size as u64;
-        let learns = |linears: &[BlockLinear]| {
-            self.whole || linears.iter().any(|linear| linear.rank.is_some())
-        };
-        let (projections, gates) = ([self.q, self.k, self.v], [self.gate, self.up]);
         // The input of the second norm.
         let mut kept = hidden;
-        if reached || learns(&projections) {
-            // That of the first, or its output where the input has no gradient.
+        if reached || self.trains_reader_of(&[AttentionNorm]) {
+            // The input of the first norm, or its output where the input has no gradient.
             kept += hidden;
-            // Attention keeps what it is given, its output, and a number a query.
-            kept += self.q.d_out * 2 + self.k.d_out + self.v.d_out;
-            kept += model.num_attention_heads as u64;
+            // Attention keeps queries, keys, values, its output, and one number a query.
+            let attention = self.linears.iter().map(|(linear, _)| match linear.role.input() {
+                AttentionNorm => linear.d_out,
+                Attention => linear.d_in,
+                MlpNorm | MlpProduct => 0,
+            });
+            kept += attention.sum::<usize>() as u64 + model.num_attention_heads as u64;
         }
-        if reached || learns(&[self.q, self.k, self.v, self.o, self.gate, self.up]) {
+        if reached || self.trains_reader_of(&[AttentionNorm, Attention, MlpNorm]) {
             kept += 2 * inner;
         }
         if workload.recompute == Recompute::None {
-            kept += if reached && learns(&projections) { hidden } else { 0 };
-            kept += if learns(&gates) { hidden } else { 0 };
-            kept += if learns(&[self.down]) { inner } else { 0 };
+            kept += if reached && self.trains_reader_of(&[AttentionNorm]) { hidden } else { 0 };
+            kept += if self.trains_reader_of(&[MlpNorm]) { hidden } else { 0 };
+            kept += if self.trains_reader_of(&[MlpProduct]) { inner } else { 0 };
         }
-        kept + self.linears().iter().filter_map(|linear| linear.rank).sum::<u64>()
+        kept + self.adapters().map(|adapter| adapter.r as u64).sum::<u64>()
     }
 }
 

@@ -1,8 +1,10 @@
 //! Where checkpoints lie: folders `checkpoint-N` in a run folder.
 
-use std::fs::{self, File};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+
+use emberlm_quant::atomic_file::{move_folder, sync_folder};
 
 use super::sums::seal;
 
@@ -66,9 +68,8 @@ pub fn put<E: From<io::Error>>(
         .map_err(E::from)
         .and_then(|()| write(&unfinished))
         .and_then(|()| Ok(seal(&unfinished)?))
-        .and_then(|()| Ok(sync(&unfinished)?))
-        .and_then(|()| Ok(put_in_place(&unfinished, &path, &replaced)?))
-        .and_then(|()| Ok(sync(folder)?));
+        .and_then(|()| Ok(sync_folder(&unfinished)?))
+        .and_then(|()| Ok(put_in_place(&unfinished, &path, &replaced)?));
     if made.is_err() {
         // The first error is the one to report; half a checkpoint is of no use to anybody.
         let _ = fs::remove_dir_all(&unfinished);
@@ -77,19 +78,11 @@ pub fn put<E: From<io::Error>>(
 }
 
 fn put_in_place(from: &Path, to: &Path, replaced: &Path) -> io::Result<()> {
-    if !to.exists() {
-        return fs::rename(from, to);
-    }
-    if !to.join(super::STATE_FILE).is_file() {
+    if to.exists() && !to.join(super::STATE_FILE).is_file() {
         let why = "it is in the way of a checkpoint, and is none itself; move it away";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
-    fs::rename(to, replaced)?;
-    if let Err(error) = fs::rename(from, to) {
-        fs::rename(replaced, to)?;
-        return Err(error);
-    }
-    fs::remove_dir_all(replaced)
+    move_folder(from, to, replaced)
 }
 
 /// Gives a damaged checkpoint another name, `checkpoint-N.damaged`, so that it is neither used nor lost.
@@ -105,9 +98,4 @@ pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     }
     fs::rename(path, &aside)?;
     Ok(aside)
-}
-
-/// Makes the names in a folder last through a power cut (a no-op where folders can't be synced).
-fn sync(folder: &Path) -> io::Result<()> {
-    if cfg!(unix) { File::open(folder)?.sync_all() } else { Ok(()) }
 }

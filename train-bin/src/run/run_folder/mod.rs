@@ -381,7 +381,7 @@ fn save_into<B: Backend>(
             peft::save_with_tokens(folder, &model.linears_mut(), &rows, config, Some(base))?;
         }
         Artifact::Model { config_text, dtype } => {
-            weights::save(folder, &model, config_text, dtype)?;
+            emberlm_model::save(folder, &model, config_text, dtype)?;
         }
     }
     Ok(tokenizer.save(folder)?)

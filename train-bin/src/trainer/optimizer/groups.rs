@@ -2,6 +2,7 @@
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
+use emberlm_lora::{AdapterParam, AdapterRole};
 
 use crate::trainer::grads::Gradients;
 use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
@@ -44,33 +45,18 @@ impl AbFactors {
     const EQUAL: Self = Self { a: 1.0, b: 1.0 };
 }
 
-/// One of an adapter's two matrices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Factor {
-    A,
-    B,
-}
-
-fn factor(path: &str) -> Option<Factor> {
-    match path.rsplit('.').next() {
-        Some("lora_a") => Some(Factor::A),
-        Some("lora_b") => Some(Factor::B),
-        _ => None,
-    }
-}
-
 /// Whether a parameter is the embedding or the output head itself, not an adapter of theirs.
 pub(crate) fn is_embedding_or_head(path: &str) -> bool {
-    factor(path).is_none()
+    AdapterParam::at_path(path).is_none()
         && path.split('.').any(|part| part == "embed_tokens" || part == "lm_head")
 }
 
 impl ParamGroups {
     /// What the learning rate is multiplied by for a parameter.
     pub(crate) fn rate(&self, path: &str, measured: AbFactors) -> f64 {
-        match factor(path) {
-            Some(Factor::A) => measured.a,
-            Some(Factor::B) => measured.b * self.lora_plus_ratio,
+        match AdapterParam::at_path(path).map(|param| param.role) {
+            Some(AdapterRole::A) => measured.a,
+            Some(AdapterRole::B) => measured.b * self.lora_plus_ratio,
             None if is_embedding_or_head(path) => self.embedding_ratio,
             None => 1.0,
         }
@@ -126,7 +112,11 @@ impl Calibration {
         let mut magnitudes: Vec<Tensor<B, 1>> = Vec::new();
         let mut which = Vec::new();
         for (path, gradient) in gradients.iter() {
-            let Some(factor) = factor(path) else { continue };
+            let factor = match AdapterParam::at_path(path).map(|param| param.role) {
+                Some(AdapterRole::A) => 0,
+                Some(AdapterRole::B) => 1,
+                None => continue,
+            };
             which.push((factor, gradient.value.dims()[0]));
             magnitudes.push(gradient.value.clone().abs().sum());
         }
@@ -136,8 +126,8 @@ impl Calibration {
         let (mut sums, mut counts) = ([0.0; 2], [0usize; 2]);
         let magnitudes = Tensor::cat(magnitudes, 0).into_data();
         for ((factor, elements), magnitude) in which.into_iter().zip(magnitudes.iter::<f64>()) {
-            sums[factor as usize] += magnitude;
-            counts[factor as usize] += elements;
+            sums[factor] += magnitude;
+            counts[factor] += elements;
         }
         for (total, (sum, count)) in self.sums.iter_mut().zip(sums.into_iter().zip(counts)) {
             *total += sum / count.max(1) as f64;
