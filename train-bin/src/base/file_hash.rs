@@ -64,7 +64,10 @@ pub fn hash_file(path: &Path) -> io::Result<(u64, u128)> {
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer) {
-            Ok(0) => return Ok((bytes, hasher.digest128())),
+            Ok(0) => {
+                tracing::debug!(path = %path.display(), bytes, "file hashed");
+                return Ok((bytes, hasher.digest128()));
+            }
             Ok(read) => {
                 hasher.update(&buffer[..read]);
                 bytes += read as u64;

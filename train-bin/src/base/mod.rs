@@ -190,6 +190,7 @@ impl Base {
         if found > model {
             return Err(BaseError::Vocabulary { name, tokenizer: found, model });
         }
+        tracing::info!(model = name, "model opened");
         Ok(Self {
             stored_vocabulary: config.vocab_size,
             config,

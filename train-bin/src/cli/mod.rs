@@ -8,12 +8,15 @@ mod subcommands;
 
 mod bench;
 mod chat;
+mod color;
+mod completions;
 mod config;
 mod data;
 mod eval;
 mod generate;
 mod interrupt;
 mod lr_find;
+mod man;
 mod merge;
 mod model_args;
 mod plan;
@@ -24,6 +27,7 @@ mod run_args;
 mod train;
 mod usage;
 mod values;
+mod verbose;
 
 use std::process::ExitCode;
 
@@ -53,6 +57,9 @@ struct Cli {
     /// What to do.
     #[command(subcommand)]
     command: Command,
+    /// What is logged.
+    #[command(flatten)]
+    verbosity: verbose::Verbosity,
 }
 
 subcommands! {
@@ -71,12 +78,16 @@ subcommands! {
         Bench(bench::BenchArgs),
         Report(report::ReportArgs),
         LrFind(lr_find::LrFindArgs),
+        Completions(completions::CompletionsArgs),
+        Man(man::ManArgs),
     }
 }
 
 /// Parses the arguments of the process and runs the command.
 pub fn main() -> ExitCode {
-    match Cli::parse().command.run() {
+    let Cli { command, verbosity } = Cli::parse();
+    verbosity.start_log();
+    match command.run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");

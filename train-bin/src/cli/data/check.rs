@@ -1,6 +1,5 @@
 //! `emberlm data check`.
 
-use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,6 +14,7 @@ use emberlm_data::{
 use serde_json::json;
 
 use super::rows_args::{RowsArgs, percent, tokenizer_of};
+use crate::cli::color;
 use crate::cli::values::share;
 
 /// Check data sets: what would be trained on, and what is wrong with it
@@ -127,7 +127,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
         object["passed"] = json!(failed.is_empty());
         println!("{object}");
     } else {
-        let ansi = std::io::stdout().is_terminal();
+        let ansi = color::on_stdout();
         print(&report, &|example| preview(example, &tokenizer, ansi));
         print_verdict(&report, &failed);
     }
