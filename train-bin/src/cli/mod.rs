@@ -44,7 +44,7 @@ use clap::Parser;
 )]
 #[command(after_help = "\
 Examples:
-  emberlm train                                       the built-in example, with no file at all
+  emberlm train                                       train the built-in example
   emberlm train run.toml --set train.learning_rate=1e-4
   emberlm eval --model models/llama --adapter runs/a --data test.jsonl
   emberlm generate --model models/llama --adapter runs/a --prompt 'Why is the sky blue?'
@@ -52,18 +52,16 @@ Examples:
   emberlm merge --model models/llama --adapter runs/a --out models/merged
   emberlm report runs/a runs/b
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+Exit codes: 0 success, 1 failure, 2 wrong usage.")]
 struct Cli {
-    /// What to do.
     #[command(subcommand)]
     command: Command,
-    /// What is logged.
     #[command(flatten)]
     verbosity: verbose::Verbosity,
 }
 
 subcommands! {
-    /// In the order of the help.
+    /// The commands, in the order of the help.
     Command {
         Train(train::TrainArgs),
         Reproduce(reproduce::ReproduceArgs),

@@ -32,24 +32,31 @@ use crate::run::{Event, Report, RunOptions, run as run_config};
 /// Settings come from the file, then from --set, then from the other flags; the later one wins. Without a section `[lora]`
 /// all weights are trained. With no file at all, the built-in example is trained.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
+#[command(after_help = "\
+Examples:
+  emberlm train                                                 train the built-in example
+  emberlm train --model models/llama --data chats.jsonl --out runs/a
+  emberlm train run.toml --set train.learning_rate=1e-4
+  emberlm train run.toml --dry-run
+  emberlm train --resume=runs/a")]
 pub(crate) struct TrainArgs {
     /// The run.
     #[command(flatten)]
     pub(crate) run: RunArgs,
-    /// Go on with an interrupted run: from the newest checkpoint in its folder, or from PATH, a
-    /// checkpoint or a run folder. Without a configuration that of the checkpoint is taken
+    /// Resume an interrupted run from its newest checkpoint, or from PATH, a checkpoint or a run folder. Without RUN.toml,
+    /// the configuration of the checkpoint is used
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
     pub(crate) resume: Option<Option<PathBuf>>,
-    /// Go on also where the configuration differs in what the steps compute
+    /// Resume even if training settings changed
     #[arg(long, requires = "resume")]
     pub(crate) allow_changes: bool,
-    /// Check configuration, model and data, say what would be done, and stop
+    /// Check configuration, model and data, print the plan and exit
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// No progress on the screen; warnings and errors only
+    /// Print warnings and errors only, no progress
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// Show the run on a dashboard that fills the terminal
+    /// Show the run on a full-screen dashboard
     #[arg(long, conflicts_with_all = ["quiet", "dry_run"])]
     pub(crate) tui: bool,
 }
@@ -180,7 +187,7 @@ impl Shown {
 
 fn print_report(report: &Report, dry_run: bool) {
     if dry_run {
-        println!("dry run: configuration, model and data are sound; nothing was trained");
+        println!("dry run: configuration, model and data are valid; nothing was trained");
         return;
     }
     println!(
@@ -189,19 +196,19 @@ fn print_report(report: &Report, dry_run: bool) {
         grouped(report.count.total),
         report.seconds,
         report.steps,
-        report.resumed_at.map(|step| format!(", resumed after {step}")).unwrap_or_default()
+        report.resumed_at.map(|step| format!(", resumed after step {step}")).unwrap_or_default()
     );
     if let Some(peak) = memory::peak_memory_mib() {
         println!("peak memory {peak} MiB");
     }
     if let Some((before, after)) = &report.evaluations {
         println!(
-            "held-out loss {:.4} → {:.4}, perplexity {:.2} → {:.2}",
+            "evaluation loss {:.4} → {:.4}, perplexity {:.2} → {:.2}",
             before.loss, after.loss, before.perplexity, after.perplexity
         );
     }
     if let Some(best) = report.best.filter(|best| best.step != report.steps) {
-        println!("the lowest held-out loss was {:.4}, after step {}", best.loss, best.step);
+        println!("lowest evaluation loss {:.4}, after step {}", best.loss, best.step);
     }
     for (prompt, before, after) in &report.answers {
         println!("\n  {prompt}\n    before  {before}\n    after   {after}");
@@ -214,7 +221,7 @@ fn print_report(report: &Report, dry_run: bool) {
     }
     if report.stopped_early {
         println!(
-            "\nover after step {}: no progress on the held-out rows (train.patience)",
+            "\nstopped early at step {}: evaluation loss is not improving (train.patience)",
             report.steps
         );
     }
