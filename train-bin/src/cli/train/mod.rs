@@ -72,7 +72,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         let first = stages.first().map(|stage| &stage.config);
         let process = Process::begin(first, How::of(args))?;
         if args.dry_run {
-            // The models of the others are yet to be made.
+            // The models of later stages do not exist yet.
             let first = stages.first().context("no stage")?;
             return process.run(&first.config, None, true);
         }
@@ -91,7 +91,7 @@ pub(super) fn run_configured(config: &RunConfig, quiet: bool) -> Result<()> {
     Process::begin(Some(config), how)?.run(config, None, false)
 }
 
-/// How a run is shown as it goes.
+/// How the progress of a run is displayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     Quiet,
@@ -109,7 +109,7 @@ impl How {
     }
 }
 
-/// What is set once a process: its threads, and what happens on Ctrl-C.
+/// Set once per process: threads, and the handler of Ctrl-C.
 struct Process {
     interrupt: Arc<AtomicBool>,
     how: How,
@@ -124,7 +124,7 @@ impl Process {
                 .context("train.threads")?;
         }
         let interrupt = Arc::new(AtomicBool::new(false));
-        // A dashboard says by itself that the run is stopping.
+        // The dashboard itself shows that the run is stopping.
         let say: fn() = match how {
             How::Board => || {},
             How::Quiet | How::Lines => || eprintln!("\n{STOPPING}"),
@@ -134,10 +134,10 @@ impl Process {
     }
 
     fn run(&self, config: &RunConfig, resume: Option<Resume>, dry_run: bool) -> Result<()> {
-        let goes_on = resume.is_some();
+        let resumed = resume.is_some();
         let options = RunOptions { dry_run, interrupt: &self.interrupt, resume };
         let mut shown = Shown::new(self.how, config, &self.interrupt)?;
-        let mut curves = Curves::new(config, goes_on);
+        let mut curves = Curves::new(config, resumed);
         let report = run_config(config, options, &mut |event| {
             curves.take(&event);
             shown.take(&event);
@@ -153,7 +153,7 @@ impl Process {
     }
 }
 
-/// Where a run is shown as it goes.
+/// The display of a running run.
 enum Shown {
     Lines(Screen),
     Board(Tui),
@@ -176,7 +176,7 @@ impl Shown {
         }
     }
 
-    /// Leaves the terminal to others.
+    /// Restores the terminal.
     fn close(self) {
         match self {
             Self::Lines(screen) => screen.close(),
@@ -214,10 +214,7 @@ fn print_report(report: &Report, dry_run: bool) {
         println!("\n  {prompt}\n    before  {before}\n    after   {after}");
     }
     if report.interrupted {
-        println!(
-            "\ninterrupted after step {}; what was trained until then is saved. Go on with --resume",
-            report.steps
-        );
+        println!("\ninterrupted after step {}; progress saved. Resume with --resume", report.steps);
     }
     if report.stopped_early {
         println!(
@@ -227,6 +224,6 @@ fn print_report(report: &Report, dry_run: bool) {
     }
     if let Some(path) = &report.saved {
         let what = if report.is_adapter { "adapter" } else { "model" };
-        println!("\n{what} saved in {}", shown(path).display());
+        println!("\n{what} saved to {}", shown(path).display());
     }
 }
