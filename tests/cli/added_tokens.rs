@@ -112,5 +112,5 @@ fn tokens_that_cannot_be_added_are_named() {
         &["lm_head", "lora.target_modules"],
     );
     place.succeed("train run.toml --quiet --out run --set lora.r=4");
-    refused("--set lora.init_from=run", &["brings tokens of its own", "model.add_tokens"]);
+    refused("--set lora.init_from=run", &["already has added tokens", "model.add_tokens"]);
 }

@@ -161,7 +161,7 @@ fn heads_that_do_not_divide() {
 
 #[test]
 fn a_tokenizer_of_another_model() {
-    let said = ["the tokenizer has 385 tokens and the model only 384", "one folder"];
+    let said = ["the tokenizer has 385 tokens, but the model only 384", "do not match"];
     refused(1, EVAL, &said, |place| {
         place.replace(
             "model/tokenizer.json",

@@ -8,5 +8,6 @@ mod pictures;
 mod quantized_inputs;
 mod resuming;
 mod support;
+mod terminal;
 mod watching;
 mod whole_jobs;

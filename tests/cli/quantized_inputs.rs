@@ -116,8 +116,8 @@ fn layers_that_are_skipped_stay_dense() {
     assert_eq!(dtype("model.layers.0.self_attn.q_proj.weight"), "F32");
     assert_eq!(dtype(Q), "U8");
     place.succeed(&format!("eval --model q {DATA}"));
-    wants_refusal(&place, "quantize --model model --out q", &["isn't empty"]);
-    wants_refusal(&place, "quantize --model model --out r --skip layers", &["no layer is left"]);
+    wants_refusal(&place, "quantize --model model --out q", &["is not empty"]);
+    wants_refusal(&place, "quantize --model model --out r --skip layers", &["no layer left"]);
 }
 
 #[test]

@@ -414,7 +414,7 @@ fn a_run_is_made_again_from_its_manifest() {
     assert_eq!(manifest["result"]["steps"], 4);
     assert_eq!(manifest["data"]["files"][0]["name"], "data.jsonl");
     let said = place.succeed("reproduce run --quiet");
-    assert!(said.contains("as they were") && said.contains("the same weights"), "{said}");
+    assert!(said.contains("are unchanged") && said.contains("identical weights"), "{said}");
     assert!(adapter(&place, "run") == adapter(&place, "run-again"));
 
     let refuses = |command_line: &str, expected: &[&str]| {
@@ -429,7 +429,7 @@ fn a_run_is_made_again_from_its_manifest() {
     let data = place.read("data.jsonl");
     place.write("data.jsonl", data.replacen("hot", "cold", 1));
     refuses("reproduce run/run.json --out b --quiet", &["data: data.jsonl has other contents"]);
-    refuses("reproduce run --out b --quiet --anyway", &["other weights", "adapter_model"]);
+    refuses("reproduce run --out b --quiet --anyway", &["new weights differ", "adapter_model"]);
     refuses("reproduce model", &["run.json"]);
     place.write("run/run.json", "{}");
     refuses("reproduce run", &["expected the run.json"]);
@@ -459,5 +459,5 @@ fn stages_go_on_with_what_the_one_before_came_to() {
     killed_and_resumed(&place, "train killed.toml --quiet --resume", kills(), whole, 3);
     assert!(model("whole") == model("killed"), "the same bits");
     let said = stderr(&place.run("train whole.toml --resume"));
-    assert_eq!(said.matches("is through already").count(), 3, "{said}");
+    assert_eq!(said.matches("is already finished").count(), 3, "{said}");
 }

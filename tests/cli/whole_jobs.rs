@@ -252,7 +252,7 @@ fn plan_tells_the_memory_and_what_to_change() {
     let [first, second, third] =
         ["train.micro_batch_size=1", "train.recompute=block", "model.quant=nf4"].map(place_of);
     assert!(first < second && second < third, "{text}");
-    assert!(String::from_utf8_lossy(&output.stderr).contains("needs about"));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("requires about"));
 }
 
 #[test]

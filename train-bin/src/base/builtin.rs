@@ -1,6 +1,5 @@
-//! The built-in example: a tiny chat model and its data, in the program.
-//!
-//! `assets/README.md` says what they are and how they are made again.
+//! The built-in example: a tiny chat model and its data, embedded in the program. `assets/README.md` describes how they are
+//! made.
 
 use std::path::Path;
 
@@ -12,7 +11,7 @@ use emberlm_quant::TensorFile;
 use crate::base::file_hash::HashedFile;
 use crate::base::{BUILTIN, Base, BaseError};
 
-/// The run that `emberlm train` makes without a configuration.
+/// Configuration of `emberlm train` without arguments.
 pub const RUN: &str = include_str!("../../../assets/example.toml");
 
 const CONFIG: &str = include_str!("../../../assets/config.json");
@@ -47,7 +46,7 @@ pub fn weights() -> HashedFile {
     HashedFile::of_bytes("built-in model.safetensors", WEIGHTS)
 }
 
-/// The rows to learn from.
+/// Training data.
 ///
 /// # Errors
 /// [`DataError`], if the program was built from damaged assets.
@@ -55,7 +54,7 @@ pub fn train_rows() -> Result<Vec<SourcedRow>, DataError> {
     parse_rows(TRAIN, "built-in train.jsonl", Format::Auto)
 }
 
-/// The rows to evaluate on.
+/// Evaluation data.
 ///
 /// # Errors
 /// As [`train_rows`].
@@ -63,9 +62,9 @@ pub fn heldout_rows() -> Result<Vec<SourcedRow>, DataError> {
     parse_rows(HELDOUT, "built-in heldout.jsonl", Format::Auto)
 }
 
-/// The questions that are asked before and after.
+/// Prompts answered before and after training.
 pub fn prompts() -> Vec<String> {
-    // A test holds that the file parses.
+    // A test checks that the file parses.
     serde_json::from_str(PROMPTS).unwrap_or_default()
 }
 

@@ -1,4 +1,4 @@
-//! Hashes of files: XXH3 with 128 bits, as `xxhsum -H2` prints them. They tell damage and change, not malice.
+//! Hashes of files: XXH3 with 128 bits, as `xxhsum -H2` prints them. They detect damage and change, not malice.
 
 use std::fmt::Write as _;
 use std::fs::File;
@@ -25,24 +25,24 @@ impl HashedFile {
     /// Reads a file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// [`io::Error`] of the file system.
     pub fn read(path: &Path) -> io::Result<Self> {
         let (bytes, hash) = hash_file(path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { name, bytes, xxh128: hex(hash) })
     }
 
-    /// What is not in a file, but in the program.
+    /// Bytes that are not in a file but in the program.
     pub fn of_bytes(name: &str, bytes: &[u8]) -> Self {
         Self { name: name.into(), bytes: bytes.len() as u64, xxh128: hex(xxh3_128(bytes)) }
     }
 }
 
-/// One hash for several files: of their names, sizes and contents.
+/// A combined hash of several files: names, sizes and contents.
 pub fn combined(files: &[HashedFile]) -> String {
     let mut text = String::new();
     for HashedFile { name, bytes, xxh128 } in files {
-        // Writing to a text can't fail.
+        // Writing to a String cannot fail.
         let _ = writeln!(text, "{xxh128} {bytes} {name}");
     }
     hex(xxh3_128(text.as_bytes()))
@@ -53,10 +53,10 @@ pub fn hex(hash: u128) -> String {
     format!("{hash:032x}")
 }
 
-/// Bytes of a file, and their hash.
+/// Size and hash of a file.
 ///
 /// # Errors
-/// What the file system says.
+/// [`io::Error`] of the file system.
 pub fn hash_file(path: &Path) -> io::Result<(u64, u128)> {
     let mut file = File::open(path)?;
     let mut hasher = Xxh3::new();
@@ -64,7 +64,10 @@ pub fn hash_file(path: &Path) -> io::Result<(u64, u128)> {
     let mut buffer = vec![0; 1 << 20];
     loop {
         match file.read(&mut buffer) {
-            Ok(0) => return Ok((bytes, hasher.digest128())),
+            Ok(0) => {
+                tracing::debug!(path = %path.display(), bytes, "file hashed");
+                return Ok((bytes, hasher.digest128()));
+            }
             Ok(read) => {
                 hasher.update(&buffer[..read]);
                 bytes += read as u64;
@@ -75,14 +78,14 @@ pub fn hash_file(path: &Path) -> io::Result<(u64, u128)> {
     }
 }
 
-/// Files that are being hashed while the program does something else.
+/// Files that are hashed in the background.
 pub struct Hashing {
     thread: Option<JoinHandle<io::Result<Vec<HashedFile>>>>,
     files: Vec<HashedFile>,
 }
 
 impl Hashing {
-    /// Begins with these files; `known` ones come first.
+    /// Starts hashing; files that are already `known` come first.
     pub fn begin(known: Vec<HashedFile>, paths: Vec<PathBuf>) -> Self {
         let read = move || {
             let read = paths.iter().map(|path| HashedFile::read(path));
@@ -91,10 +94,10 @@ impl Hashing {
         Self { thread: Some(std::thread::spawn(read)), files: Vec::new() }
     }
 
-    /// The files; waits for the end, if need be.
+    /// The files; waits until they are hashed.
     ///
     /// # Errors
-    /// What the file system said.
+    /// [`io::Error`] of the file system.
     pub fn files(&mut self) -> io::Result<&[HashedFile]> {
         if let Some(thread) = self.thread.take() {
             let aborted = |_| Err(io::Error::other("hashing files was aborted"));

@@ -1,4 +1,4 @@
-//! The model that a command starts from: a Hugging Face folder, the built-in example, or random weights.
+//! The base model of a command: a Hugging Face folder, the built-in example, or random weights.
 
 pub mod builtin;
 pub mod file_hash;
@@ -41,24 +41,24 @@ pub enum ModelSource {
     },
 }
 
-/// What `--model` takes for the model in the program.
+/// Name of the built-in model for `--model`.
 pub const BUILTIN: &str = "builtin";
 
-/// A base model that has been opened: configuration, tokenizer, and weights that are read when it is built.
+/// An opened base model: configuration and tokenizer; weights are read when it is built.
 pub struct Base {
-    /// What the model is.
+    /// Architecture.
     pub config: ModelConfig,
-    /// The text of its `config.json`.
+    /// Contents of its `config.json`.
     pub config_text: String,
     /// Its tokenizer.
     pub tokenizer: TextTokenizer,
-    /// What an adapter's configuration calls it.
+    /// Its name in an adapter's configuration.
     pub name: String,
-    /// The folder it lies in, if it does.
+    /// Its folder; `None` for the built-in model and random weights.
     pub folder: Option<PathBuf>,
-    /// Tokens that were added to its vocabulary and are to be trained, in order.
+    /// Ids of tokens added to its vocabulary, whose rows are trained; sorted.
     pub added_tokens: Vec<usize>,
-    /// Rows of the embedding in its files; it may have grown since.
+    /// Rows of the embedding in its files, before tokens were added.
     pub(crate) stored_vocabulary: usize,
     weights: Weights,
 }
@@ -68,7 +68,7 @@ enum Weights {
     Random { seed: u64 },
 }
 
-/// Why a base model can't be opened or built.
+/// Why a base model cannot be opened or built.
 #[derive(Debug, thiserror::Error)]
 pub enum BaseError {
     /// Configuration or weights.
@@ -80,21 +80,21 @@ pub enum BaseError {
     /// The adapter.
     #[error(transparent)]
     Adapter(#[from] PeftError),
-    /// Layers to be left dense that the model doesn't have.
+    /// Unknown names of layers to keep dense.
     #[error(
-        "no linear layer of this model is called {}; it has: {}. Layers to skip are named whole, or by parts of their names from dot to dot",
+        "no linear layer of this model is named {}; available: {}. Name a layer completely, or by whole parts between dots",
         unknown.join(", "),
         available.join(", ")
     )]
     UnknownSkip {
         /// The names.
         unknown: Vec<String>,
-        /// The last parts of the layers' names.
+        /// Last components of the layers' names.
         available: Vec<String>,
     },
-    /// A tokenizer that makes tokens which the model doesn't know.
+    /// A tokenizer with more tokens than the model.
     #[error(
-        "{name}: the tokenizer has {tokenizer} tokens and the model only {model}: they don't belong together. Take both from one folder"
+        "{name}: the tokenizer has {tokenizer} tokens, but the model only {model}: they do not match. Use the tokenizer of the model"
     )]
     Vocabulary {
         /// The model.
@@ -104,24 +104,24 @@ pub enum BaseError {
         /// Rows of the embedding.
         model: usize,
     },
-    /// Tokens of an adapter that the model has no place for.
+    /// Token rows of an adapter that do not fit the model.
     #[error(
-        "the adapter brings rows of tokens {}: expected rows of `embed_tokens`, and of `lm_head` where the model has a head of its own, for tokens below {vocabulary}", found.join(", ")
+        "the adapter has token rows {}: expected rows of `embed_tokens`, and of `lm_head` unless it is tied, for token ids below {vocabulary}", found.join(", ")
     )]
     AdapterTokens {
-        /// What it brings that doesn't fit.
+        /// The rows that do not fit.
         found: Vec<String>,
         /// Tokens of the model.
         vocabulary: usize,
     },
-    /// An adapter on the head beside rows of the head that are trained by themselves.
+    /// An adapter on the head in addition to trained rows of added tokens.
     #[error(
-        "tokens were added, so rows of lm_head are trained by themselves, and lora.target_modules puts an adapter on lm_head too: PEFT knows only one of them. Leave lm_head out of lora.target_modules"
+        "added tokens train rows of lm_head, and lora.target_modules adds an adapter to lm_head: PEFT supports only one of them. Remove lm_head from lora.target_modules"
     )]
     HeadAdapter,
-    /// An adapter's tokens and others.
+    /// Tokens added by the adapter and by the configuration.
     #[error(
-        "{} brings tokens of its own along, and model.add_tokens would add more. Remove model.add_tokens; to add further tokens, merge the adapter first", adapter.display()
+        "{} already has added tokens, and model.add_tokens would add more. Remove model.add_tokens, or merge the adapter first", adapter.display()
     )]
     TokensTwice {
         /// The adapter's folder.
@@ -130,7 +130,7 @@ pub enum BaseError {
 }
 
 impl Base {
-    /// Opens what a run's configuration names. `seed` is for random weights.
+    /// Opens the model of a run's configuration. `seed`: of random weights.
     ///
     /// # Errors
     /// [`BaseError`].
@@ -157,7 +157,7 @@ impl Base {
         }
     }
 
-    /// Opens what `--model` names: a folder, or `builtin`.
+    /// Opens the model of `--model`: a folder, or `builtin`.
     ///
     /// # Errors
     /// [`BaseError`].
@@ -190,6 +190,7 @@ impl Base {
         if found > model {
             return Err(BaseError::Vocabulary { name, tokenizer: found, model });
         }
+        tracing::info!(model = name, "model opened");
         Ok(Self {
             stored_vocabulary: config.vocab_size,
             config,
@@ -202,7 +203,7 @@ impl Base {
         })
     }
 
-    /// The model on a device, all frozen, its weights held as asked for; linear layers that are stored quantized stay so.
+    /// The model on a device, frozen, its weights in the given form; linear layers that are stored quantized stay quantized.
     ///
     /// # Errors
     /// [`BaseError::Load`].
@@ -232,7 +233,7 @@ impl Base {
         }
     }
 
-    /// The model on a device with the weights of another folder, which are all there and dense.
+    /// The model on a device with the weights of another folder, which must be complete and dense.
     ///
     /// # Errors
     /// [`BaseError::Load`].
@@ -245,7 +246,7 @@ impl Base {
         Ok(weights::from_checkpoint(&self.config, &checkpoint, WeightForm::default(), device)?)
     }
 
-    /// Begins to hash its configuration and its weights.
+    /// Starts hashing its configuration and weights.
     pub fn begin_hashing(&self) -> Hashing {
         let mut known = vec![HashedFile::of_bytes("config.json", self.config_text.as_bytes())];
         let paths = match &self.weights {
@@ -262,7 +263,7 @@ impl Base {
         Hashing::begin(known, paths)
     }
 
-    /// The model on a device, with an adapter if one is named.
+    /// The model on a device, with an optional adapter.
     ///
     /// # Errors
     /// [`BaseError`].
@@ -279,7 +280,7 @@ impl Base {
         Ok(model)
     }
 
-    /// The float type that the base's files are stored in.
+    /// The dtype of the base's files.
     pub fn stored_dtype(&self) -> FloatDtype {
         match &self.weights {
             Weights::Checkpoint(checkpoint) => checkpoint.dtype(),
@@ -288,7 +289,7 @@ impl Base {
     }
 }
 
-/// A typing error in a list of layers must not pass unseen.
+/// Refuses misspelled names of layers.
 fn refuse_unknown_skips(
     config: &ModelConfig,
     quantization: &Quantization,
@@ -296,7 +297,7 @@ fn refuse_unknown_skips(
     let layers: Vec<String> = config.linears().map(|(path, _)| path).collect();
     let is_known = |skip: &str| {
         let alone = Quantization { skip_modules: vec![skip.into()], ..quantization.clone() };
-        // Dense always, and listed by transformers also where it is tied and no layer of its own.
+        // Always dense; transformers lists it even if it is tied.
         skip == "lm_head" || layers.iter().any(|layer| alone.skips(layer))
     };
     let unknown: Vec<String> =

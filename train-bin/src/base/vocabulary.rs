@@ -1,4 +1,4 @@
-//! Tokens that are added to a base's vocabulary, or that an adapter brings along.
+//! Tokens added to the vocabulary of a base, by configuration or by an adapter.
 
 use std::path::Path;
 
@@ -10,11 +10,11 @@ use emberlm_quant::QuantBackend;
 use crate::base::{Base, BaseError};
 
 impl Base {
-    /// The same base with tokens added to its tokenizer, and a vocabulary that has room for them. Each new row is the mean
-    /// of the rows that are there. `init_from`: the adapter that training begins with.
+    /// Adds tokens to the tokenizer and grows the vocabulary. Each new row is the mean of the existing rows. `init_from`: the
+    /// adapter that training starts from.
     ///
     /// # Errors
-    /// [`BaseError::Tokenizer`]: a token that is one already; [`BaseError::TokensTwice`].
+    /// [`BaseError::Tokenizer`] for a token that exists already; [`BaseError::TokensTwice`].
     pub fn with_added_tokens(
         mut self,
         tokens: &[String],
@@ -36,8 +36,8 @@ impl Base {
         self.grow(vocabulary)
     }
 
-    /// The same base with what an adapter brings along beside its factors: if that is rows of added tokens, a vocabulary
-    /// with room for them, and the tokenizer in the adapter's folder, if there is one.
+    /// Prepares the base for the added tokens of an adapter, if it has any: grows the vocabulary, and uses the tokenizer in the
+    /// adapter's folder, if there is one.
     ///
     /// # Errors
     /// [`BaseError::Adapter`], [`BaseError::Tokenizer`].
@@ -54,7 +54,7 @@ impl Base {
         self.grow(vocabulary)
     }
 
-    /// Room for so many tokens, in `config.json` too.
+    /// Grows the vocabulary to this many tokens, in `config.json` too.
     fn grow(mut self, vocabulary: usize) -> Result<Self, BaseError> {
         if vocabulary <= self.config.vocab_size {
             return Ok(self);
@@ -72,7 +72,7 @@ impl Base {
     }
 }
 
-/// A model with an adapter, and with the rows of tokens that it brings along.
+/// Applies an adapter to a model, and its rows of added tokens.
 ///
 /// # Errors
 /// [`BaseError::Adapter`]; [`BaseError::AdapterTokens`].

@@ -16,41 +16,43 @@ use crate::{Base, TrainBackend};
 
 /// Time whole training steps on synthetic tokens
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Example: emberlm bench --model models/llama --batch 2 --seq 1024 --recompute block")]
 pub(crate) struct BenchArgs {
-    /// Model, a Hugging Face folder, or `builtin`
+    /// Model: a Hugging Face folder, or `builtin`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) model: PathBuf,
-    /// Rows of a batch
+    /// Batch size: sequences per step
     #[arg(long, value_name = "N", default_value = "4")]
     pub(crate) batch: NonZeroUsize,
-    /// Tokens a row
+    /// Sequence length: tokens per sequence
     #[arg(long, value_name = "N", default_value = "512")]
     pub(crate) seq: NonZeroUsize,
-    /// Rank of adapters on all linear layers
+    /// LoRA rank, on all linear layers
     #[arg(long, value_name = "N", default_value = "16")]
     pub(crate) rank: NonZeroUsize,
-    /// Share of each row, from its end, that is supervised
+    /// Supervised share of each sequence, at its end
     #[arg(long, value_name = "SHARE", default_value_t = 0.5, value_parser = share)]
     pub(crate) supervised: f64,
-    /// What is kept for backward
+    /// Activations to recompute in backward
     #[arg(long, value_enum, default_value_t)]
     pub(crate) recompute: Recompute,
-    /// How the weights of the linear layers are held; none: as they are stored
+    /// Quantize the linear layers; none: keep the stored format
     #[arg(long, default_value = "none", value_parser = or_word::<QuantFormat>("none"))]
     pub(crate) quant: OrWord<QuantFormat>,
-    /// Dtype of the frozen weights, and on GPUs of activations
+    /// Dtype of the frozen weights and, on GPUs, of activations
     #[arg(long, value_enum, default_value_t)]
     pub(crate) dtype: FloatDtype,
-    /// Steps that are timed, after one that is not
+    /// Steps to time, after one warm-up step
     #[arg(long, value_name = "N", default_value = "5")]
     pub(crate) steps: NonZeroUsize,
-    /// Where to compute
+    /// Backend
     #[arg(long, value_enum, default_value_t)]
     pub(crate) backend: Backend,
-    /// Report of another tool: print how many times its speed and memory
+    /// JSON report of another tool, to print the ratios of speed and memory
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) compare_json: Option<PathBuf>,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -114,10 +116,10 @@ fn print_table(report: &BenchReport, other: Option<&Value>) {
     }
     let number = |key: &str| other.and_then(|other| other.get(key)).and_then(Value::as_f64);
     if let Some(speed) = number("tokens_per_s") {
-        println!("speed        {:>9.2} × the other's", report.tokens_per_s / speed);
+        println!("speed        {:>9.2} × the other tool's", report.tokens_per_s / speed);
     }
     let theirs = number("peak_memory_mib").or_else(|| number("peak_rss_mib"));
     if let (Some(ours), Some(theirs)) = (report.peak_memory_mib, theirs) {
-        println!("memory       {:>9.2} × the other's", ours as f64 / theirs);
+        println!("memory       {:>9.2} × the other tool's", ours as f64 / theirs);
     }
 }

@@ -13,14 +13,17 @@ use crate::{Base, Generator, TrainBackend};
 
 /// Chat with a model in the terminal
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Example: emberlm chat --model models/llama --adapter runs/a
+/reset clears the history, /exit or Ctrl-D quits.")]
 pub(crate) struct ChatArgs {
     /// The model.
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// System message before the conversation
+    /// System message
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
-    /// How the next token is chosen.
+    /// Sampling of the next token.
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
 }
@@ -47,7 +50,7 @@ impl WithGenerator for Talk<'_> {
         let mut messages = opening.clone();
         let is_terminal = io::stdin().is_terminal();
         if is_terminal {
-            eprintln!("/reset begins anew, /exit or Ctrl-D ends");
+            eprintln!("/reset clears the history, /exit or Ctrl-D quits");
         }
         let mut lines = io::stdin().lock().lines();
         loop {
@@ -55,7 +58,7 @@ impl WithGenerator for Talk<'_> {
                 eprint!("> ");
             }
             let Some(line) = lines.next() else { return Ok(()) };
-            match line.context("reading from stdin")?.trim() {
+            match line.context("cannot read stdin")?.trim() {
                 "" => continue,
                 "/exit" => return Ok(()),
                 "/reset" => messages.clone_from(&opening),

@@ -22,35 +22,39 @@ use crate::{Base, Evaluation, TrainBackend, evaluate};
 
 /// Compute loss and perplexity of a model, with or without an adapter
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Examples:
+  emberlm eval --model models/llama --adapter runs/a --data test.jsonl
+  emberlm eval --model models/llama --quant nf4 --data test.jsonl --json")]
 pub(crate) struct EvalArgs {
     /// The model.
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// File with examples; may be given several times
+    /// Evaluation data; repeatable
     #[arg(long, required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) data: Vec<PathBuf>,
     /// Format of the examples
     #[arg(long, default_value = "auto", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) format: String,
-    /// Chat template: the one that comes with the tokenizer, or none
+    /// Chat template: the tokenizer's, or none
     #[arg(long, value_enum, default_value_t)]
     pub(crate) template: TemplateChoice,
-    /// Which of the assistant's turns count
+    /// Assistant turns to evaluate on
     #[arg(long, value_enum, default_value_t)]
     pub(crate) train_on: TrainOn,
-    /// Longest example in tokens; longer ones are cut, but plain text is split
+    /// Maximum tokens of an example; longer ones are truncated, plain text is split
     #[arg(long, value_name = "N", default_value = "2048")]
     pub(crate) max_length: NonZeroUsize,
-    /// Examples computed together; the result does not depend on it
+    /// Examples per batch; does not change the result
     #[arg(long, value_name = "N", default_value = "4")]
     pub(crate) batch_size: NonZeroUsize,
-    /// Only the first N examples
+    /// Evaluate only the first N examples
     #[arg(long, value_name = "N")]
     pub(crate) limit: Option<NonZeroUsize>,
-    /// Write ids and logits of the first rows, to compare with other tools
+    /// Write token ids and logits of the first batch, to compare with other tools
     #[arg(long, value_name = "FILE.safetensors", value_hint = ValueHint::FilePath)]
     pub(crate) logits: Option<PathBuf>,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }

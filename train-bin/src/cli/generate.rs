@@ -18,23 +18,27 @@ use crate::{Base, Generator, Sampling, TrainBackend};
 
 /// Generate text from a prompt
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Examples:
+  emberlm generate --model models/llama --adapter runs/a --prompt 'Why is the sky blue?'
+  emberlm generate --model models/llama --temperature 0.7 --top-p 0.9 < prompt.txt")]
 pub(crate) struct GenerateArgs {
     /// The model.
     #[command(flatten)]
     pub(crate) model: ModelArgs,
-    /// The prompt; by default standard input
+    /// Prompt; default: read stdin
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
-    /// The prompt as it is, without the chat template
+    /// Use the prompt unchanged, without the chat template
     #[arg(long)]
     pub(crate) raw: bool,
-    /// System message before the prompt
+    /// System message
     #[arg(long, value_name = "TEXT", conflicts_with = "raw")]
     pub(crate) system: Option<String>,
-    /// How the next token is chosen.
+    /// Sampling of the next token.
     #[command(flatten)]
     pub(crate) sampling: SamplingArgs,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -42,25 +46,25 @@ pub(crate) struct GenerateArgs {
 /// How the next token is chosen.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct SamplingArgs {
-    /// Longest answer in tokens
+    /// Maximum tokens to generate
     #[arg(long, value_name = "N", default_value = "256")]
     pub(crate) max_new_tokens: NonZeroUsize,
-    /// 0: always the likeliest token; 1: as the model says; higher: more varied
+    /// Sampling temperature; 0: greedy, 1: the model's own distribution, higher: more varied
     #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = non_negative)]
     pub(crate) temperature: f64,
-    /// Only the likeliest tokens that together have this probability; 1: all
+    /// Nucleus sampling: smallest set of tokens with this total probability; 1: off
     #[arg(long, value_name = "P", default_value_t = 1.0, value_parser = share)]
     pub(crate) top_p: f64,
-    /// Only the K likeliest tokens; 0: all
+    /// Sample from the K most likely tokens; 0: off
     #[arg(long, value_name = "K", default_value_t = 0)]
     pub(crate) top_k: usize,
-    /// Logits of tokens that have occurred are divided by it if positive, else multiplied; 1: off
+    /// Penalty for tokens that occurred before: divides positive logits, multiplies negative ones; 1: off
     #[arg(long, value_name = "X", default_value_t = 1.0, value_parser = positive)]
     pub(crate) repetition_penalty: f64,
-    /// Seed of the choice
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// End the answer before this text; may be given several times
+    /// Stop before this text; repeatable
     #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) stop: Vec<String>,
 }
@@ -70,12 +74,12 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
         Some(prompt) => prompt.clone(),
         None => {
             let mut prompt = String::new();
-            io::stdin().read_to_string(&mut prompt).context("reading the prompt from stdin")?;
+            io::stdin().read_to_string(&mut prompt).context("cannot read the prompt from stdin")?;
             prompt.trim_end_matches('\n').to_string()
         }
     };
     let base = Base::open_path(&args.model.model)?.for_adapter(args.model.adapter.as_deref())?;
-    // A model without a chat template can only continue.
+    // Without a chat template the prompt is only continued.
     let ids = if args.raw || !base.tokenizer.has_chat_template() {
         base.tokenizer.encode_document(&prompt)?
     } else {
@@ -104,7 +108,7 @@ impl SamplingArgs {
     }
 }
 
-/// What is done with a model that can answer.
+/// Work with a loaded model.
 pub(super) trait WithGenerator {
     fn run<A: TrainBackend>(
         self,
@@ -178,9 +182,9 @@ impl WithGenerator for GenerateOnce<'_> {
     }
 }
 
-/// Prints without waiting for a line's end.
+/// Prints at once, without waiting for the end of the line.
 pub(super) fn print_now(text: &str) {
     print!("{text}");
-    // A closed pipe shows itself at the next print.
+    // The next print reports a closed pipe.
     let _ = io::stdout().flush();
 }

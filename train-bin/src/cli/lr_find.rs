@@ -24,23 +24,25 @@ use crate::run::lr_find::{Range, Sweep, lr_find};
 /// Raises the rate step by step, with the model, data, batches and optimizer of the run; no weights are saved. The proposal
 /// is a tenth of the rate at which the running mean of the loss was lowest.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Example: emberlm lr-find run.toml --from 1e-6 --to 1e-1")]
 pub(crate) struct LrFindArgs {
     /// The run.
     #[command(flatten)]
     pub(crate) run: RunArgs,
-    /// The first rate
+    /// First learning rate
     #[arg(long, value_name = "RATE", default_value_t = 1e-6, value_parser = positive)]
     pub(crate) from: f64,
-    /// The last rate; the sweep ends earlier if the loss rises too far
+    /// Last learning rate; the test stops earlier if the loss diverges
     #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = positive)]
     pub(crate) to: f64,
-    /// Steps from one to the other, by equal factors
+    /// Steps between them, equally spaced on a logarithmic scale
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     pub(crate) steps: u64,
-    /// Page with the picture
+    /// HTML file for the chart
     #[arg(long, value_name = "FILE", default_value = "lr-find.html", value_hint = ValueHint::FilePath)]
     pub(crate) picture: PathBuf,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -63,7 +65,7 @@ pub(crate) fn run(args: &LrFindArgs) -> Result<()> {
     }
     let sweep = lr_find(&config, range, &interrupt, &mut |tried| {
         bar.inc(1);
-        bar.set_message(format!("rate {:.2e}  loss {:.4}", tried.rate, tried.loss));
+        bar.set_message(format!("lr {:.2e}  loss {:.4}", tried.rate, tried.loss));
     });
     bar.finish_and_clear();
     let sweep = sweep?;
@@ -80,7 +82,7 @@ pub(crate) fn run(args: &LrFindArgs) -> Result<()> {
         println!("{object}");
     } else {
         print_table(&sweep);
-        println!("\npicture written to {}", shown(&args.picture).display());
+        println!("\nchart written to {}", shown(&args.picture).display());
     }
     Ok(())
 }
@@ -95,11 +97,11 @@ fn print_table(sweep: &Sweep) {
         println!("{:>10.2e}  {:>9.4}  {:>9.4}", tried.rate, tried.loss, tried.mean);
     }
     if sweep.diverged {
-        println!("the loss rose too far, or was no number any more: the sweep ended there");
+        println!("the loss diverged: the test stopped there");
     }
     let rate = |rate: Option<f64>| rate.map_or("none".to_owned(), |rate| format!("{rate:.2e}"));
-    println!("\nleast running mean at   {}", rate(sweep.least_at));
-    println!("steepest fall at        {}", rate(sweep.steepest_at));
+    println!("\nlowest running mean at  {}", rate(sweep.least_at));
+    println!("steepest descent at     {}", rate(sweep.steepest_at));
     println!("proposed learning rate  {}", rate(sweep.proposal));
     println!("  {}", sweep.remark);
 }

@@ -18,40 +18,45 @@ use crate::{Base, Divergence, TrainBackend};
 ///
 /// The merged model is compared with base and adapter before it is reported as finished.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Examples:
+  emberlm merge --model models/llama --adapter runs/a --out models/merged
+  emberlm merge --model models/llama --adapter runs/a --out models/merged --dtype bf16")]
 pub(crate) struct MergeArgs {
-    /// Base model, a Hugging Face folder, or `builtin`
+    /// Base model: a Hugging Face folder, or `builtin`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) model: PathBuf,
-    /// LoRA adapter for it, a PEFT folder such as a run folder
+    /// LoRA adapter: a PEFT folder such as a run folder
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) adapter: PathBuf,
     /// Folder for the merged model
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) out: PathBuf,
-    /// Dtype of the merged files; auto: as the base's files
+    /// Dtype of the merged model; auto: that of the base model
     #[arg(long, default_value = "auto", value_parser = or_word::<FloatDtype>("auto"))]
     pub(crate) dtype: OrWord<FloatDtype>,
-    /// Quantize the merged layers again as the base's are, and say what is left of the adapter
+    /// Quantize the merged layers like the base's, and report how much of the adapter survives
     #[arg(long)]
     pub(crate) requantize: bool,
-    /// Text on which models are compared where merging changes what they compute; by default a built-in one
+    /// Text for comparing models where merging changes their output; default: a built-in sample
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) sample: Option<PathBuf>,
-    /// Where to compute
+    /// Backend
     #[arg(long, value_enum, default_value_t)]
     pub(crate) backend: Backend,
-    /// Replace what is in the folder already
+    /// Replace the contents of an existing folder
     #[arg(long)]
     pub(crate) force: bool,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
 pub(crate) fn run(args: &MergeArgs) -> Result<()> {
     let sample = match &args.sample {
-        Some(path) => fs::read_to_string(path)
-            .with_context(|| format!("{}: expected a text to compare on", path.display()))?,
+        Some(path) => fs::read_to_string(path).with_context(|| {
+            format!("{}: expected a text file for the comparison", path.display())
+        })?,
         None => SAMPLE.to_string(),
     };
     let base = Base::open_path(&args.model)?.for_adapter(Some(&args.adapter))?;
@@ -67,13 +72,13 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
         return Ok(());
     }
     let (out, dtype) = (args.out.display(), merged.dtype.torch_name());
-    let difference = format!("{:.1e} of the greatest", merged.difference);
+    let difference = format!("{:.1e} of the largest logit", merged.difference);
     match &merged.requantized {
         None => println!(
             "merged into {out} ({dtype}); logits differ from base + adapter by {difference}"
         ),
         Some(requantized) => println!(
-            "merged into {out} ({}, else {dtype}); read back, its logits differ by {difference}",
+            "merged into {out} ({}, other tensors {dtype}); logits of the written model differ by {difference}",
             requantized.format
         ),
     }
@@ -85,26 +90,27 @@ pub(crate) fn run(args: &MergeArgs) -> Result<()> {
 
 fn warn_of_another_base(moved: &Moved) {
     eprintln!(
-        "warning: this adapter was trained beside a base in {}, and now stands on the dense one, whose weights differ{}",
+        "warning: this adapter was trained on a base quantized to {}; merged into the dense base, whose weights differ{}",
         moved.trained_on,
         match &moved.divergence {
-            Some(found) => format!(": {}", said(found)),
+            Some(found) => format!(": {}", format_divergence(found)),
             None => String::new(),
         }
     );
 }
 
-/// Steps between codes are often wider than a delta, and every weight of the base stands on a code: most go back to it.
+/// Every weight of the base is exactly a quantization code, and a delta is often smaller than the distance to the next one: most
+/// weights round back.
 fn warn_of_loss(requantized: &Requantized) {
     if let Some(share) = requantized.all.survives.filter(|&share| share < 0.5) {
         eprintln!(
-            "warning: {:.1} % of the adapter is left. Keep it beside the base, or merge it into the dense model that the base was made from, and quantize that: emberlm quantize",
+            "warning: only {:.1} % of the adapter survives. Use base and adapter unmerged, or merge into the original dense model and quantize the result: emberlm quantize",
             100.0 * share
         );
     }
 }
 
-/// A line for each kind of layer, one for all, and what it does to predictions.
+/// One line per kind of layer, one for all of them, and the divergence.
 fn print_survival(requantized: &Requantized) {
     let mut kinds: BTreeMap<&str, Vec<&Survival>> = BTreeMap::new();
     for layer in &requantized.layers {
@@ -128,21 +134,21 @@ fn print_survival(requantized: &Requantized) {
     };
     println!(
         "\n{:<12} {:>7} {:>10} {:>9} {:>9} {:>9}",
-        "layer", "number", "‖delta‖", "survives", "least", "noise"
+        "layer", "count", "‖delta‖", "survives", "min", "noise"
     );
     for (kind, layers) in &kinds {
         line(&Survival::together(kind, layers.iter().copied()), layers);
     }
     line(&requantized.all, &requantized.layers.iter().collect::<Vec<_>>());
     if let Some(found) = &requantized.divergence {
-        println!("\nbase + adapter against the written model: {}", said(found));
+        println!("\nbase + adapter compared to the written model: {}", format_divergence(found));
     }
 }
 
-fn said(divergence: &Divergence) -> String {
+fn format_divergence(divergence: &Divergence) -> String {
     let Divergence { kl, loss_before, loss_after, positions } = divergence;
     format!(
-        "KL divergence {kl:.4} nats a token, loss {loss_before:.4} → {loss_after:.4}, over {positions} tokens of the sample"
+        "KL divergence {kl:.4} nats per token, loss {loss_before:.4} → {loss_after:.4}, over {positions} tokens of the sample"
     )
 }
 

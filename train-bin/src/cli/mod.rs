@@ -8,12 +8,15 @@ mod subcommands;
 
 mod bench;
 mod chat;
+mod color;
+mod completions;
 mod config;
 mod data;
 mod eval;
 mod generate;
 mod interrupt;
 mod lr_find;
+mod man;
 mod merge;
 mod model_args;
 mod plan;
@@ -24,6 +27,7 @@ mod run_args;
 mod train;
 mod usage;
 mod values;
+mod verbose;
 
 use std::process::ExitCode;
 
@@ -40,7 +44,7 @@ use clap::Parser;
 )]
 #[command(after_help = "\
 Examples:
-  emberlm train                                       the built-in example, with no file at all
+  emberlm train                                       train the built-in example
   emberlm train run.toml --set train.learning_rate=1e-4
   emberlm eval --model models/llama --adapter runs/a --data test.jsonl
   emberlm generate --model models/llama --adapter runs/a --prompt 'Why is the sky blue?'
@@ -48,15 +52,16 @@ Examples:
   emberlm merge --model models/llama --adapter runs/a --out models/merged
   emberlm report runs/a runs/b
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.")]
+Exit codes: 0 success, 1 failure, 2 wrong usage.")]
 struct Cli {
-    /// What to do.
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    verbosity: verbose::Verbosity,
 }
 
 subcommands! {
-    /// In the order of the help.
+    /// The commands, in the order of the help.
     Command {
         Train(train::TrainArgs),
         Reproduce(reproduce::ReproduceArgs),
@@ -71,12 +76,16 @@ subcommands! {
         Bench(bench::BenchArgs),
         Report(report::ReportArgs),
         LrFind(lr_find::LrFindArgs),
+        Completions(completions::CompletionsArgs),
+        Man(man::ManArgs),
     }
 }
 
 /// Parses the arguments of the process and runs the command.
 pub fn main() -> ExitCode {
-    match Cli::parse().command.run() {
+    let Cli { command, verbosity } = Cli::parse();
+    verbosity.start_log();
+    match command.run() {
         Ok(code) => code,
         Err(error) => {
             eprintln!("error: {error:#}");

@@ -1,10 +1,10 @@
-//! Printing that ends no run: whoever reads may be gone (`emberlm … | head`, a terminal that was closed), and std's macros
-//! would panic then. These take their place in the whole program.
+//! Printing that never panics: the reader of a pipe may have exited (`emberlm … | head`), or the terminal been closed.
+//! These macros replace std's in the whole command line.
 
 use std::fmt::Arguments;
 use std::io::{self, ErrorKind, Write};
 
-/// To stdout, for results. A reader that is gone has seen enough; any other failure would lose a result, and is an error.
+/// To stdout, for results. A closed pipe is ignored; any other failure would lose a result and exits with an error.
 pub(crate) fn to_stdout(text: Arguments<'_>, end: &str) {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_fmt(text).and_then(|()| stdout.write_all(end.as_bytes()));
@@ -16,7 +16,7 @@ pub(crate) fn to_stdout(text: Arguments<'_>, end: &str) {
     }
 }
 
-/// To stderr, for what is said on the way: there is nowhere to tell that it can't be said.
+/// To stderr, for progress and messages; failures are ignored, since they cannot be reported.
 pub(crate) fn to_stderr(text: Arguments<'_>, end: &str) {
     let mut stderr = io::stderr().lock();
     let _ = stderr.write_fmt(text).and_then(|()| stderr.write_all(end.as_bytes()));

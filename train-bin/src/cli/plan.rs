@@ -13,14 +13,18 @@ use crate::run::memory_need;
 ///
 /// Reads the configuration and the data, but no weights. Fails if the run does not fit.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Examples:
+  emberlm plan run.toml
+  emberlm plan --model models/llama --data chats.jsonl --memory 24GiB")]
 pub(crate) struct PlanArgs {
     /// The run.
     #[command(flatten)]
     pub(crate) run: RunArgs,
-    /// Memory that there is, such as 8GiB or 500MiB; default: what this machine has free
+    /// Available memory, such as 8GiB or 500MiB; default: this machine's free memory
     #[arg(long, value_name = "SIZE", value_parser = memory_size)]
     pub(crate) memory: Option<u64>,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -37,10 +41,10 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
         return Ok(());
     }
     if !args.json {
-        println!("\nWhat would help, one after another:\n{}", proposals(&need.proposals));
+        println!("\nTo reduce memory, in this order:\n{}", proposals(&need.proposals));
     }
     bail!(
-        "the run needs about {}, and there are {}",
+        "the run requires about {}; available: {}",
         Size(need.footprint.total()),
         Size(need.available.unwrap_or(0))
     )
@@ -48,7 +52,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
 
 pub(super) fn print_table(need: &MemoryEstimate) {
     println!(
-        "memory of a step: micro-batches of up to {} × {} tokens, recompute {}",
+        "memory per step: micro-batches of up to {} × {} tokens, recompute {}",
         need.rows, need.seq, need.recompute
     );
     for (name, bytes) in need.footprint.parts() {
@@ -56,11 +60,11 @@ pub(super) fn print_table(need: &MemoryEstimate) {
     }
     println!("  {:<12} {:>10}", "total", Size(need.footprint.total()));
     if let Some(available) = need.available {
-        println!("  {:<12} {:>10}", "there is", Size(available));
+        println!("  {:<12} {:>10}", "available", Size(available));
     }
 }
 
-/// A line for each.
+/// One line per proposal.
 pub(super) fn proposals(proposals: &[Proposal]) -> String {
     let line = |Proposal { set, total, fits }: &Proposal| {
         let settings: Vec<String> = set.iter().map(|setting| format!("--set {setting}")).collect();
@@ -68,7 +72,7 @@ pub(super) fn proposals(proposals: &[Proposal]) -> String {
         format!("  {:<66} {:>10}, {verdict}", settings.join(" "), Size(*total))
     };
     if proposals.is_empty() {
-        return "  nothing that changes only memory: take shorter rows (data.max_length) or a smaller model".into();
+        return "  no setting that only changes memory: use shorter rows (data.max_length) or a smaller model".into();
     }
     proposals.iter().map(line).collect::<Vec<_>>().join("\n")
 }

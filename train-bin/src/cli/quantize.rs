@@ -14,23 +14,25 @@ use crate::{Base, TrainBackend};
 ///
 /// Head, embeddings and norms stay dense, in the dtype they are stored in.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Example: emberlm quantize --model models/llama --type nf4 --out models/llama-nf4")]
 pub(crate) struct QuantizeArgs {
-    /// Model, a Hugging Face folder, or `builtin`
+    /// Model: a Hugging Face folder, or `builtin`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) model: PathBuf,
     /// Folder for the quantized model
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) out: PathBuf,
-    /// The form of the weights
+    /// Quantization format
     #[arg(long = "type", value_name = "TYPE", default_value = "nf4", value_enum)]
     pub(crate) format: QuantFormat,
-    /// With nf4 and fp4, store the scales in f32 instead of quantizing them too
+    /// Store the scales of nf4 and fp4 in f32 instead of quantizing them too
     #[arg(long)]
     pub(crate) no_double_quant: bool,
-    /// Layer that stays dense, such as `down_proj` or `layers.0`; may be given several times
+    /// Linear layer to keep dense, such as `down_proj` or `layers.0`; repeatable
     #[arg(long, value_name = "NAME", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) skip: Vec<String>,
-    /// Replace what is in the folder already
+    /// Replace the contents of an existing folder
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -40,7 +42,7 @@ pub(crate) fn run(args: &QuantizeArgs) -> Result<()> {
     // Quantizing is arithmetic on the host; no GPU would make it faster.
     let report = run_on(Backend::Flex, QuantizeJob { args, base: &base })??;
     println!(
-        "{} layers quantized to {}, {:.3} bytes a parameter; saved in {}",
+        "{} layers quantized to {}, {:.3} bytes per parameter; saved to {}",
         report.layers,
         args.format,
         report.bytes as f64 / report.parameters as f64,

@@ -14,11 +14,13 @@ use crate::report;
 ///
 /// The page is one file and needs no network.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Example: emberlm report runs/a runs/b --out compare.html")]
 pub(crate) struct ReportArgs {
     /// Run folder; several are compared
     #[arg(required = true, value_name = "RUN", value_hint = ValueHint::DirPath)]
     pub(crate) runs: Vec<PathBuf>,
-    /// The page
+    /// HTML file to write
     #[arg(long, value_name = "FILE", default_value = "report.html", value_hint = ValueHint::FilePath)]
     pub(crate) out: PathBuf,
 }

@@ -14,20 +14,24 @@ use crate::run::reproduce::{Again, compare_weights, prepare};
 ///
 /// First checks that program, base model, tokenizer and data are the same.
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Examples:
+  emberlm reproduce runs/a --check
+  emberlm reproduce runs/a --out runs/a-again")]
 pub(crate) struct ReproduceArgs {
-    /// Run folder, or the run.json in it
+    /// Run folder, or its run.json
     #[arg(value_name = "RUN", value_hint = ValueHint::AnyPath)]
     pub(crate) run: PathBuf,
-    /// Folder for the new run; default: beside the old one, with `-again` after its name
+    /// Folder for the new run; default: next to the old one, its name followed by `-again`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) out: Option<PathBuf>,
-    /// Run it also where something isn't as it was
+    /// Run even if inputs changed
     #[arg(long)]
     pub(crate) anyway: bool,
-    /// Only check whether everything is as it was
+    /// Only check whether inputs changed
     #[arg(long)]
     pub(crate) check: bool,
-    /// No progress on the screen; warnings and errors only
+    /// Print warnings and errors only, no progress
     #[arg(long, short)]
     pub(crate) quiet: bool,
 }
@@ -39,19 +43,19 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<()> {
     };
     let out = match &args.out {
         Some(out) => out.clone(),
-        None => beside(&manifest)?,
+        None => sibling(&manifest)?,
     };
     let Again { config, expected, differences } = prepare(&manifest, &out)?;
     if differences.is_empty() {
-        println!("program, base model, tokenizer and data are as they were");
+        println!("program, base model, tokenizer and data are unchanged");
     } else {
         let list = differences.join("\n  ");
         if !args.anyway {
             bail!(
-                "not everything is as it was:\n  {list}\nPut back what was there, or run it nevertheless with --anyway"
+                "inputs changed:\n  {list}\nRestore the original program, model and data, or run anyway with --anyway"
             );
         }
-        println!("not everything is as it was:\n  {list}");
+        println!("inputs changed:\n  {list}");
     }
     if args.check {
         return Ok(());
@@ -59,25 +63,25 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<()> {
     train::run_configured(&config, args.quiet)?;
     let folder = &config.train.output_dir;
     let found = Manifest::read(&folder.join(MANIFEST_FILE))?.result;
-    let found = found.context("the new run came to no result")?;
+    let found = found.context("the new run has no result")?;
     let differences = compare_weights(&expected, &found);
     if !differences.is_empty() {
         bail!(
-            "the run came to other weights, in {}:\n  {}\nLoss on the rows to evaluate on: was {:?}, is {:?}",
+            "the new weights differ, in {}:\n  {}\nEvaluation loss: was {:?}, is {:?}",
             shown(folder).display(),
             differences.join("\n  "),
             expected.eval_loss,
             found.eval_loss
         );
     }
-    println!("the same weights, bit for bit, in {}", shown(folder).display());
+    println!("identical weights, bit for bit, in {}", shown(folder).display());
     Ok(())
 }
 
-/// The folder beside the run's, with `-again` after its name.
-fn beside(manifest: &std::path::Path) -> Result<PathBuf> {
+/// The folder next to the run's, named `…-again`.
+fn sibling(manifest: &std::path::Path) -> Result<PathBuf> {
     let manifest = std::path::absolute(manifest)?;
-    let folder = manifest.parent().context("a manifest lies in a run folder")?;
+    let folder = manifest.parent().context("expected the manifest in a run folder")?;
     let mut name = folder.file_name().context("name a folder with --out")?.to_os_string();
     name.push("-again");
     Ok(folder.with_file_name(name))

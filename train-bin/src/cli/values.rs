@@ -5,7 +5,7 @@ use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 use crate::settings::Choice;
 
-/// A choice, or the word that stands for none of them.
+/// A choice, or `None` for a word such as `auto`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OrWord<T>(pub(crate) Option<T>);
 

@@ -1,4 +1,4 @@
-//! An adapter folded into its base: a plain Hugging Face folder, compared before it is called done.
+//! Merging an adapter into its base: a plain Hugging Face folder, compared before it is reported as finished.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -19,65 +19,65 @@ use crate::eval::divergence::{Divergence, divergence};
 use crate::export::out_folder::{self, OutFolderError};
 use crate::export::requantize::{self, Survival};
 
-/// A text of everyday English, some arithmetic and a little code, on which models are compared where none is named.
+/// Default text for comparing models: everyday English, some arithmetic and a little code.
 pub const SAMPLE: &str = include_str!("../../../assets/sample.txt");
 
-/// Tokens of a sample that are looked at.
+/// Maximum tokens of a sample.
 const SAMPLE_TOKENS: usize = 2048;
 
-/// What a merge is to do.
+/// Options of a merge.
 #[derive(Debug, Clone, Copy)]
 pub struct MergeOptions<'a> {
     /// The adapter's folder.
     pub adapter: &'a Path,
     /// The folder to write.
     pub out: &'a Path,
-    /// The float type of the files; `None`: as the base's.
+    /// Dtype of the files; `None`: that of the base.
     pub dtype: Option<FloatDtype>,
-    /// Quantize the merged layers again as the base's are.
+    /// Quantize the merged layers like those of the base.
     pub requantize: bool,
-    /// The text on which models are compared where they can't be equal: [`SAMPLE`], or one's own.
+    /// Text for comparing models that cannot be equal, such as [`SAMPLE`].
     pub sample: &'a str,
-    /// Replace what is in `out`.
+    /// Replace the contents of `out`.
     pub force: bool,
 }
 
-/// What a merge came to.
+/// Result of a merge.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Merged {
-    /// The float type of the files: of all of them, or of what is not quantized.
+    /// Dtype of the files: of all tensors, or of those that are not quantized.
     #[serde(serialize_with = "torch_name")]
     pub dtype: FloatDtype,
-    /// Greatest difference between the logits of what was to be written and those of the written folder, relative to
-    /// the greatest logit.
+    /// Largest difference between the logits of the merged model in memory and of the written one, relative to the largest
+    /// logit.
     pub difference: f64,
-    /// What quantizing again did.
+    /// Effect of requantization.
     pub requantized: Option<Requantized>,
-    /// How the merged model differs from the one that the adapter was trained on, where that one is another.
+    /// Change of the base, if the adapter was trained on a quantized one and merged into a dense one.
     pub moved: Option<Moved>,
 }
 
-/// What quantizing again did.
+/// Effect of requantization.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Requantized {
-    /// The form of the layers.
+    /// Format of the layers.
     #[serde(serialize_with = "format_name")]
     pub format: QuantFormat,
-    /// What is left of all deltas, taken as one.
+    /// Survival of all deltas, taken as one vector.
     pub all: Survival,
-    /// What is left of each layer's delta.
+    /// Survival of each layer's delta.
     pub layers: Vec<Survival>,
-    /// From base with adapter to the written model, on the sample; `None` where it has no two tokens.
+    /// From base + adapter to the written model, on the sample; `None` if the sample has fewer than two tokens.
     pub divergence: Option<Divergence>,
 }
 
-/// An adapter that stands on another base than it was trained on.
+/// An adapter merged into another base than it was trained on.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Moved {
-    /// The form of the base in training.
+    /// Format of the base in training.
     #[serde(serialize_with = "format_name")]
     pub trained_on: QuantFormat,
-    /// From base with adapter, as in training, to the written model, on the sample; `None` where it has no two tokens.
+    /// From base + adapter, as in training, to the written model, on the sample; `None` if the sample has fewer than two tokens.
     pub divergence: Option<Divergence>,
 }
 
@@ -101,38 +101,38 @@ pub enum MergeError {
     /// The tokenizer's files.
     #[error(transparent)]
     Tokenizer(#[from] DataError),
-    /// The folder can't be written to.
+    /// The output folder cannot be used.
     #[error(transparent)]
     Out(#[from] OutFolderError),
-    /// To be quantized as the base is, which isn't.
+    /// Requantization of a dense base.
     #[error(
-        "{base} is stored dense, so there is no form to quantize the merged layers to. Merge without --requantize, and then: emberlm quantize --model {} --out …", out.display()
+        "{base} is stored dense, so there is no quantization format to restore. Merge without --requantize, then run: emberlm quantize --model {} --out …", out.display()
     )]
     DenseBase {
         /// The base.
         base: String,
-        /// The folder asked for.
+        /// The output folder.
         out: PathBuf,
     },
-    /// The merged model isn't the adapted one.
+    /// The merged model does not compute the same as base + adapter.
     #[error(
-        "the merged model differs from base + adapter by {difference:.1e} of the greatest logit, allowed is {allowed:.0e} in this dtype; nothing was written. Merge in f32, or train in the dtype you merge in"
+        "the logits of the merged model differ from base + adapter by {difference:.1e} of the largest logit, expected at most {allowed:.0e} in this dtype; nothing was written. Merge in f32, or train in the dtype of the merged model"
     )]
     Differs {
         /// The difference.
         difference: f64,
-        /// The greatest that would be called rounding.
+        /// The largest difference that is attributed to rounding.
         allowed: f64,
     },
-    /// The folder can't be put in its place.
-    #[error("the folder can't be put in its place: {0}")]
+    /// The output folder cannot be moved into place.
+    #[error("cannot move the finished folder to its place: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Merges, writes beside, reads back, compares, and only then puts the folder in its place.
+/// Merges, writes to a temporary folder, reads it back, compares, and only then moves it into place.
 ///
 /// # Errors
-/// [`MergeError`]; `out` is then as it was.
+/// [`MergeError`]; `out` is then unchanged.
 pub fn merge<B: ModelBackend>(
     base: &Base,
     options: MergeOptions<'_>,
@@ -156,7 +156,7 @@ pub fn merge<B: ModelBackend>(
             return Err(MergeError::DenseBase { base: base.name.clone(), out: out.into() });
         }
     };
-    // What is dense may differ by rounding to `dtype`; what is quantized again is compared with itself.
+    // A dense model may differ by rounding to `dtype`; a requantized one is compared with itself.
     let expected = sample_logits(&base.config, if requantize { &folded } else { &adapted });
 
     replace_folder(out, |folder| {
@@ -192,7 +192,7 @@ pub fn merge<B: ModelBackend>(
     })
 }
 
-/// What rounding the weights to a dtype may do to logits; more means that something else is wrong.
+/// Difference of logits that rounding weights to a dtype can cause; a larger one is a bug.
 fn allowed_difference(dtype: FloatDtype) -> f64 {
     match dtype {
         FloatDtype::F32 => 1e-4,

@@ -1,4 +1,4 @@
-//! Models written for other programs: merged, quantized, quantized again after merging.
+//! Export of models: merged, quantized, requantized after merging.
 
 pub mod merge;
 pub mod out_folder;

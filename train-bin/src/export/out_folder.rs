@@ -1,35 +1,35 @@
-//! Folders that results are written to: empty or given up by `--force`, and never one that the result is made from.
+//! Output folders: empty, or replaced by `--force`, and never one with an input.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Why a folder can't be written to.
+/// Why an output folder cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum OutFolderError {
-    /// It has something in it.
-    #[error("{}: the folder isn't empty. Name another, or replace it with --force", path.display())]
+    /// It is not empty.
+    #[error("{}: the folder is not empty. Choose another, or replace it with --force", path.display())]
     Taken {
         /// The folder.
         path: PathBuf,
     },
-    /// It is, or holds, what the result is made from.
+    /// It is, or contains, an input.
     #[error(
-        "{}: this is where the {what} lies ({}), and it would be replaced. Name another folder with --out",
+        "{}: the folder contains the {what} ({}), which would be replaced. Choose another folder with --out",
         path.display(),
         source_path.display()
     )]
     Source {
         /// The folder.
         path: PathBuf,
-        /// What it is to the result.
+        /// Role of the input.
         what: &'static str,
-        /// Where that lies.
+        /// Path of the input.
         source_path: PathBuf,
     },
 }
 
-/// Whether `out` may be written to; with `force`, whatever is in it goes. `sources` are what the result is made from,
-/// each with what it is called. Links count as what they point to.
+/// Checks that `out` may be written to; with `force`, its contents will be replaced. `sources`: inputs, each with its role.
+/// Links are followed.
 ///
 /// # Errors
 /// [`OutFolderError`].
@@ -38,7 +38,7 @@ pub fn check(
     force: bool,
     sources: &[(&'static str, &Path)],
 ) -> Result<(), OutFolderError> {
-    // What doesn't exist has no canonical path, and can't hold anything either.
+    // A folder that does not exist has no canonical path, and contains nothing.
     if let Ok(canonical) = out.canonicalize() {
         for &(what, source) in sources {
             if source.canonicalize().is_ok_and(|source| source.starts_with(&canonical)) {
@@ -74,13 +74,13 @@ mod tests {
             std::os::unix::fs::symlink(at("models/base"), at("link")).unwrap();
             assert!(check(&at("link"), true, &sources).is_err());
         }
-        // Below and beside are other folders.
+        // Subfolders and siblings are allowed.
         check(&at("models/base/merged"), false, &sources).unwrap();
         check(&at("models/other"), false, &sources).unwrap();
     }
 
     #[test]
-    fn what_is_in_a_folder_goes_only_by_force() {
+    fn contents_are_replaced_only_with_force() {
         let place = tempfile::tempdir().unwrap();
         check(place.path(), false, &[]).unwrap();
         fs::write(place.path().join("mine"), "mine").unwrap();

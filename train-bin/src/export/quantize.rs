@@ -1,4 +1,4 @@
-//! A dense model to a quantized Hugging Face folder, as transformers and bitsandbytes load it.
+//! Quantizing a dense model: a Hugging Face folder that transformers and bitsandbytes load.
 
 use std::io;
 use std::path::Path;
@@ -11,14 +11,14 @@ use emberlm_quant::{QuantBackend, Quantization};
 use crate::base::{Base, BaseError};
 use crate::export::out_folder::{self, OutFolderError};
 
-/// What quantizing came to.
+/// Result of quantizing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct QuantizeReport {
     /// Layers that were quantized.
     pub layers: usize,
     /// Elements of their weights.
     pub parameters: usize,
-    /// Bytes that codes and scales take.
+    /// Bytes of codes and scales.
     pub bytes: usize,
 }
 
@@ -34,25 +34,25 @@ pub enum QuantizeError {
     /// The tokenizer's files.
     #[error(transparent)]
     Tokenizer(#[from] DataError),
-    /// The folder can't be written to.
+    /// The output folder cannot be used.
     #[error(transparent)]
     Out(#[from] OutFolderError),
-    /// Every layer was to be skipped.
-    #[error("no layer is left to quantize; skipped are: {}", skipped.join(", "))]
+    /// All layers are skipped.
+    #[error("no layer left to quantize; skipped: {}. Skip fewer layers", skipped.join(", "))]
     NothingToDo {
         /// What was skipped.
         skipped: Vec<String>,
     },
-    /// The folder can't be put in its place.
-    #[error("the folder can't be put in its place: {0}")]
+    /// The output folder cannot be moved into place.
+    #[error("cannot move the finished folder to its place: {0}")]
     Io(#[from] io::Error),
 }
 
-/// Quantizes the linear layers of `base` and writes the model to `out`: beside it first, then in its place. With `force`,
-/// what is in `out` is replaced.
+/// Quantizes the linear layers of `base` and writes the model to a temporary folder, then moves it to `out`. With `force`,
+/// the contents of `out` are replaced.
 ///
 /// # Errors
-/// [`QuantizeError`]; `out` is then as it was.
+/// [`QuantizeError`]; `out` is then unchanged.
 pub fn quantize<B: QuantBackend>(
     base: &Base,
     out: &Path,

@@ -1,4 +1,4 @@
-//! Adapters folded into a quantized model that stays quantized, and what survives of them.
+//! Merging adapters into a quantized model that stays quantized, and how much of them survives.
 
 use emberlm_lora::NamedLinear;
 use emberlm_model::CausalLm;
@@ -7,19 +7,19 @@ use emberlm_quant::{
 };
 use serde::Serialize;
 
-/// What is left of a layer's delta after its weight was quantized again.
+/// How much of a layer's delta is left after its weight was requantized.
 ///
 /// With Δ the delta and c the change from the base's weight to the new one, both as the model computes with them, c is
-/// `survives · Δ` and a rest at a right angle to it.
+/// `survives · Δ` plus a rest orthogonal to it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Survival {
     /// The layer.
     pub module: String,
     /// ‖Δ‖, Frobenius.
     pub delta_norm: f64,
-    /// ⟨c, Δ⟩ / ‖Δ‖²: 1 if all is there, 0 if nothing. `None` where the delta is zero.
+    /// ⟨c, Δ⟩ / ‖Δ‖²: 1: all, 0: nothing. `None` if the delta is zero.
     pub survives: Option<f64>,
-    /// The norm of the rest, by ‖Δ‖. `None` where the delta is zero.
+    /// The norm of the rest, divided by ‖Δ‖. `None` if the delta is zero.
     pub noise: Option<f64>,
 }
 
@@ -29,7 +29,7 @@ impl Survival {
         let parts: Vec<Parts> = parts.into_iter().map(Parts::of).collect();
         let delta: f64 = parts.iter().map(|part| part.delta).sum();
         let along: f64 = parts.iter().map(|part| part.change_on_delta).sum();
-        // ‖c − survives · Δ‖², from each layer's own share and rest.
+        // ‖c − survives · Δ‖², from each layer's share and rest.
         let rest = parts.iter().filter(|part| part.delta > 0.0).map(|part| {
             part.rest + (part.change_on_delta / part.delta - along / delta).powi(2) * part.delta
         });
@@ -65,8 +65,8 @@ impl Parts {
     }
 }
 
-/// Folds every adapter into its layer; a weight that was quantized is quantized again in the same form. Layers without
-/// an adapter stay as they are, to the byte.
+/// Merges every adapter into its layer; quantized weights are requantized in the same format. Layers without an adapter
+/// keep their bytes.
 pub fn requantize<B: QuantBackend>(mut model: CausalLm<B>) -> (CausalLm<B>, Vec<Survival>) {
     let device = model.device();
     model = model.merge_tokens();
@@ -104,7 +104,7 @@ fn survival(name: &str, before: &[f32], delta: &[f32], after: &[f32]) -> Surviva
         change_squares += change * change;
     }
     let rest = if squares > 0.0 { change_squares - along * along / squares } else { 0.0 };
-    // Where all of the change lies along the delta, rounding may leave less than nothing.
+    // If the change is parallel to the delta, rounding may give a negative rest.
     Survival::new(name, squares, along, rest.max(0.0))
 }
 
@@ -116,7 +116,7 @@ mod tests {
     fn share_and_rest_are_those_of_the_definition() {
         let before = [1.0, 1.0, 1.0, 1.0];
         let delta = [0.0, 2.0, 0.0, 0.0];
-        // Half of the delta, and 3 at a right angle to it.
+        // Half of the delta, and 3 orthogonal to it.
         let after = [4.0, 2.0, 1.0, 1.0];
         let found = survival("a", &before, &delta, &after);
         assert_eq!((found.delta_norm, found.survives), (2.0, Some(0.5)));

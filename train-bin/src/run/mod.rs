@@ -267,7 +267,10 @@ pub fn run(
     };
     let base = open_base(config)?;
     let base_hash = base.begin_hashing();
-    let data = Data::read(config, &base.tokenizer, &mut |event| on_event(Event::Cache(event)))?;
+    let data = Data::read(config, &base.tokenizer, &mut |event| {
+        tracing::info!(?event, "token cache");
+        on_event(Event::Cache(event));
+    })?;
     if !data.skipped.is_empty() {
         on_event(Event::Skipped { faults: &data.skipped });
     }

@@ -83,7 +83,9 @@ pub enum BackendError {
 /// # Errors
 /// [`BackendError`].
 pub fn run_on<J: Job>(backend: Backend, job: J) -> Result<J::Output, BackendError> {
-    match resolve(backend) {
+    let backend = resolve(backend);
+    tracing::info!(backend = backend.name(), "backend chosen");
+    match backend {
         #[cfg(feature = "cpu")]
         Backend::Flex => Ok(job.run::<Training<burn_flex::Flex>>(Default::default())),
         #[cfg(feature = "ndarray")]

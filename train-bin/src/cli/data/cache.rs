@@ -12,17 +12,19 @@ use serde_json::{Value, json};
 
 /// Show or remove the token files of data.cache_dir
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Example: emberlm data cache cache/ --clear --older-than 30")]
 pub(crate) struct CacheArgs {
-    /// Folder of token files: what data.cache_dir names
+    /// Folder of token files (data.cache_dir)
     #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) folder: PathBuf,
-    /// Remove the token files, and nothing else
+    /// Remove the token files; other files are kept
     #[arg(long)]
     pub(crate) clear: bool,
-    /// Only files that no run has used for so many days
+    /// Only files not used by a run for this many days
     #[arg(long, value_name = "DAYS")]
     pub(crate) older_than: Option<u32>,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -87,7 +89,7 @@ fn said(file: &TokenFileInfo) -> String {
                 first.unwrap_or_default()
             )
         }
-        Err(why) => format!("of no use: {why}"),
+        Err(why) => format!("unusable: {why}"),
     }
 }
 

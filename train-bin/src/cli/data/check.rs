@@ -1,6 +1,5 @@
 //! `emberlm data check`.
 
-use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -15,46 +14,49 @@ use emberlm_data::{
 use serde_json::json;
 
 use super::rows_args::{RowsArgs, percent, tokenizer_of};
+use crate::cli::color;
 use crate::cli::values::share;
 
 /// Check data sets: what would be trained on, and what is wrong with it
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(after_help = "\
+Example: emberlm data check 'data/*.jsonl' --model models/llama --fail-on default,truncated=5%
+
 Exit code: 1 if there is a finding of --fail-on, else 0. By default one row fails for unreadable, unusable, all-masked,
 without-end-mark and doubled-bos; `--fail-on none` never fails.")]
 pub(crate) struct CheckArgs {
     /// The rows.
     #[command(flatten)]
     pub(crate) rows: RowsArgs,
-    /// Model whose tokenizer and chat template write the rows: a Hugging Face folder, or `builtin`
+    /// Model whose tokenizer and chat template are used: a Hugging Face folder, or `builtin`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) model: PathBuf,
-    /// Chat template: the one that comes with the tokenizer, or none
+    /// Chat template: the tokenizer's, or none
     #[arg(long, value_enum, default_value_t)]
     pub(crate) template: TemplateChoice,
-    /// Which of the assistant's turns are trained
+    /// Assistant turns to train on
     #[arg(long, value_enum, default_value_t)]
     pub(crate) train_on: TrainOn,
-    /// Longest example in tokens
+    /// Maximum tokens of an example
     #[arg(long, value_name = "N", default_value = "2048")]
     pub(crate) max_length: NonZeroUsize,
-    /// Fewer trained tokens are too short
+    /// Fewer supervised tokens count as too short
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) min_supervised: usize,
-    /// Similarity from which rows count as near-duplicates
+    /// Similarity from which rows are near-duplicates
     #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
     pub(crate) near: f64,
-    /// Don't look for near-duplicates
+    /// Skip the search for near-duplicates
     #[arg(long, conflicts_with = "near")]
     pub(crate) no_near: bool,
-    /// Examples that are shown, their trained part marked
+    /// Examples to print, with the supervised part marked
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub(crate) show: usize,
-    /// Findings that fail, with commas: `truncated` (one row), `html=10` (more than ten), `near-duplicate=5%` (more than
-    /// 5 %); `default` stands for those of the default, `none` for nothing
+    /// Findings that fail the check, comma-separated: `truncated` (one row), `html=10` (more than ten rows),
+    /// `near-duplicate=5%` (more than 5 %); `default`: the default ones, `none`: never fail
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "default")]
     pub(crate) fail_on: Vec<FailOnArg>,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -127,7 +129,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
         object["passed"] = json!(failed.is_empty());
         println!("{object}");
     } else {
-        let ansi = std::io::stdout().is_terminal();
+        let ansi = color::on_stdout();
         print(&report, &|example| preview(example, &tokenizer, ansi));
         print_verdict(&report, &failed);
     }
@@ -136,14 +138,14 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
 
 fn print(report: &AuditReport, preview: &dyn Fn(&Example) -> String) {
     for example in &report.shown {
-        println!("{}, its trained part marked:", example.source);
+        println!("{}, supervised part marked:", example.source);
         for line in preview(example).lines() {
             println!("  | {line}");
         }
         println!();
     }
     println!(
-        "{} rows, {} examples, {} tokens, {} of them supervised ({})",
+        "{} rows, {} examples, {} tokens, {} supervised ({})",
         report.rows,
         report.examples,
         report.tokens,
@@ -156,7 +158,7 @@ fn print(report: &AuditReport, preview: &dyn Fn(&Example) -> String) {
     }
     let lengths = &report.lengths;
     println!(
-        "\ntokens of an example: least {}, mean {:.1}, half up to {}, 90 % {}, 95 % {}, 99 % {}, most {}",
+        "\ntokens per example: min {}, mean {:.1}, median {}, 90 % {}, 95 % {}, 99 % {}, max {}",
         lengths.min, lengths.mean, lengths.p50, lengths.p90, lengths.p95, lengths.p99, lengths.max
     );
     let most = lengths.histogram.iter().map(|bin| bin.count).max().unwrap_or(0).max(1);
@@ -179,9 +181,9 @@ fn print_verdict(report: &AuditReport, failed: &[&FailOn]) {
         println!("\npassed");
         return;
     }
-    let told: Vec<String> = failed
+    let limits: Vec<String> = failed
         .iter()
         .map(|limit| format!("{limit} ({} rows)", report.count(limit.finding)))
         .collect();
-    println!("\nfailed on {}", told.join(", "));
+    println!("\nfailed on {}", limits.join(", "));
 }

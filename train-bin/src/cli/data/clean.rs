@@ -15,85 +15,87 @@ use crate::cli::values::share;
 /// Filter and deduplicate rows
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(after_help = "\
+Example: emberlm data clean raw.jsonl --strict --min-answer-chars 20 --out clean.jsonl
+
 Always dropped: unreadable rows and rows with an empty message, prompt or completion, then exact and near-duplicates (the
 first one is kept). The same input gives the same output.")]
 pub(crate) struct CleanArgs {
     /// The rows.
     #[command(flatten)]
     pub(crate) rows: RowsArgs,
-    /// File for the rows that are kept, JSON Lines (compressed as .gz or .zst)
+    /// File for the kept rows, JSON Lines (compressed if it ends in .gz or .zst)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) out: PathBuf,
-    /// File for the others, with rule and reason; default: beside --out, named .rejects.jsonl
+    /// File for the dropped rows, with rule and reason; default: next to --out, named .rejects.jsonl
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) rejects: Option<PathBuf>,
-    /// File for the report as JSON; default: beside --out, named .report.json
+    /// File for the JSON report; default: next to --out, named .report.json
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) report: Option<PathBuf>,
-    /// Fewest characters of a row
+    /// Minimum characters of a row
     #[arg(long, value_name = "N")]
     pub(crate) min_chars: Option<usize>,
-    /// Most characters of a row
+    /// Maximum characters of a row
     #[arg(long, value_name = "N")]
     pub(crate) max_chars: Option<usize>,
-    /// Fewest characters of the answer
+    /// Minimum characters of the answer
     #[arg(long, value_name = "N")]
     pub(crate) min_answer_chars: Option<usize>,
-    /// Fewest tokens of an example
+    /// Minimum tokens of an example
     #[arg(long, value_name = "N", requires = "model")]
     pub(crate) min_tokens: Option<usize>,
-    /// Most tokens of an example
+    /// Maximum tokens of an example
     #[arg(long, value_name = "N", requires = "model")]
     pub(crate) max_tokens: Option<usize>,
-    /// Model whose tokenizer counts: a Hugging Face folder, or `builtin`
+    /// Model whose tokenizer counts tokens: a Hugging Face folder, or `builtin`
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) model: Option<PathBuf>,
-    /// Rows in which this regular expression matches go; may be given several times
+    /// Drop rows that match this regular expression; repeatable
     #[arg(long, value_name = "REGEX")]
     pub(crate) drop: Vec<String>,
-    /// Rows in which this regular expression matches nothing go; may be given several times
+    /// Drop rows that do not match this regular expression; repeatable
     #[arg(long, value_name = "REGEX")]
     pub(crate) keep: Vec<String>,
-    /// Rows with HTML outside of code go
+    /// Drop rows with HTML outside of code
     #[arg(long)]
     pub(crate) html: bool,
-    /// Rows that are heaps of addresses go
+    /// Drop rows that are mostly URLs
     #[arg(long)]
     pub(crate) urls: bool,
-    /// Rows read in a wrong encoding, or of characters that are no text, go
+    /// Drop rows with encoding errors or non-text characters
     #[arg(long)]
     pub(crate) garbage: bool,
-    /// Rows whose answer breaks off in mid-sentence go
+    /// Drop rows whose answer is cut off mid-sentence
     #[arg(long)]
     pub(crate) cut_off: bool,
-    /// Rows of which a larger share of three-word sequences is repeated go
+    /// Drop rows with a larger share of repeated three-word sequences
     #[arg(long, value_name = "SHARE", value_parser = share)]
     pub(crate) repetition: Option<f64>,
-    /// Rows in other languages go; with commas, ISO 639-3 (eng,deu) or common 639-1 codes
+    /// Drop rows in other languages; comma-separated ISO 639-3 (eng,deu) or common 639-1 codes
     #[arg(long, value_name = "CODES", value_delimiter = ',')]
     pub(crate) language: Vec<String>,
-    /// Share of a row's letters in these languages at least
+    /// Minimum share of a row's letters in these languages
     #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
     pub(crate) language_share: f64,
-    /// All of --html --urls --garbage --cut-off and --repetition 0.6
+    /// Same as --html --urls --garbage --cut-off --repetition 0.6
     #[arg(long)]
     pub(crate) strict: bool,
     /// Keep exact duplicates
     #[arg(long)]
     pub(crate) keep_exact: bool,
-    /// Similarity from which rows count as near-duplicates
+    /// Similarity from which rows are near-duplicates
     #[arg(long, value_name = "SHARE", default_value_t = 0.8, value_parser = share)]
     pub(crate) near: f64,
     /// Keep near-duplicates
     #[arg(long)]
     pub(crate) keep_near: bool,
-    /// Words of the sequences by which rows are compared
+    /// Words per n-gram for comparing rows
     #[arg(long, value_name = "N", default_value = "3")]
     pub(crate) ngram: NonZeroUsize,
-    /// Part of the rows that is compared: row, prompt or answer
+    /// Part of a row to compare: row, prompt or answer
     #[arg(long, value_name = "PART", default_value = "row")]
     pub(crate) by: Part,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -109,13 +111,11 @@ pub(super) fn run(args: &CleanArgs) -> Result<ExitCode> {
         part: args.by,
         ..CleanOptions::default()
     };
-    let rejects = args.rejects.clone().unwrap_or_else(|| beside(&args.out, "rejects.jsonl"));
-    let report_file = args.report.clone().unwrap_or_else(|| beside(&args.out, "report.json"));
+    let rejects = args.rejects.clone().unwrap_or_else(|| sibling(&args.out, "rejects.jsonl"));
+    let report_file = args.report.clone().unwrap_or_else(|| sibling(&args.out, "report.json"));
     let outputs = [&args.out, &rejects, &report_file];
     if outputs.iter().any(|out| files.contains(out)) {
-        anyhow::bail!(WrongUsage(
-            "--out, --rejects and --report must not be files that are read".into()
-        ));
+        anyhow::bail!(WrongUsage("--out, --rejects and --report must not be input files".into()));
     }
     let report = clean(&files, &read, tokenizer.as_ref(), &options, &args.out, &rejects)?;
     let mut object = serde_json::to_value(&report)?;
@@ -133,7 +133,7 @@ pub(super) fn run(args: &CleanArgs) -> Result<ExitCode> {
         println!("{:<20} {:>10} {:>9}", count.rule, count.rows, share(count.rows));
     }
     println!(
-        "{} of {} rows kept ({}), in {}; the others in {}",
+        "{} of {} rows kept ({}), written to {}; dropped rows in {}",
         report.kept,
         report.rows,
         share(report.kept),
@@ -170,8 +170,8 @@ fn rules(args: &CleanArgs) -> Result<Vec<Rule>> {
     Ok(rules)
 }
 
-/// `out` without its endings, with another.
-fn beside(out: &Path, end: &str) -> PathBuf {
+/// `out` with its endings replaced.
+fn sibling(out: &Path, end: &str) -> PathBuf {
     let name = out.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
     let ends = [".gz", ".zst", ".zstd", ".jsonl", ".json", ".ndjson"];
     let stem = ends.iter().fold(name.as_str(), |name, end| name.strip_suffix(end).unwrap_or(name));
@@ -183,9 +183,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rejects_and_report_lie_beside_the_output() {
-        let beside = |out: &str| beside(Path::new(out), "rejects.jsonl");
-        assert_eq!(beside("a/kept.jsonl.gz"), Path::new("a/kept.rejects.jsonl"));
-        assert_eq!(beside("kept"), Path::new("kept.rejects.jsonl"));
+    fn rejects_and_report_are_next_to_the_output() {
+        let sibling = |out: &str| sibling(Path::new(out), "rejects.jsonl");
+        assert_eq!(sibling("a/kept.jsonl.gz"), Path::new("a/kept.rejects.jsonl"));
+        assert_eq!(sibling("kept"), Path::new("kept.rejects.jsonl"));
     }
 }

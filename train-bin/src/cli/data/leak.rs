@@ -14,30 +14,33 @@ use crate::cli::values::share;
 
 /// Find evaluation rows that (nearly) duplicate training rows
 #[derive(Debug, Clone, PartialEq, Args)]
-#[command(after_help = "Exit code: 1 if more than --allow rows leaked, else 0.")]
+#[command(after_help = "\
+Example: emberlm data leak --train train.jsonl --eval eval.jsonl --out leaks.jsonl
+
+Exit code: 1 if more than --allow rows leaked, else 0.")]
 pub(crate) struct LeakArgs {
-    /// Rows to learn from; may be given several times
+    /// Training data; repeatable
     #[arg(long, required = true, value_name = "FILES", value_hint = ValueHint::AnyPath)]
     pub(crate) train: Vec<PathBuf>,
-    /// Rows to evaluate on; may be given several times
+    /// Evaluation data; repeatable
     #[arg(long, required = true, value_name = "FILES", value_hint = ValueHint::AnyPath)]
     pub(crate) eval: Vec<PathBuf>,
-    /// How rows are read.
+    /// Format of the rows.
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
-    /// What rows at fault do.
+    /// Handling of invalid rows.
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
-    /// How leaks are looked for.
+    /// Search for leaks.
     #[command(flatten)]
     pub(crate) leak: LeakSearchArgs,
-    /// File for all pairs, JSON Lines of `eval`, `train` and `cosine`
+    /// File for all leaked pairs: JSON Lines with `eval`, `train` and `cosine`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) out: Option<PathBuf>,
-    /// Rows that may leak without failing
+    /// Maximum number of leaked rows without failing
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) allow: u64,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -45,13 +48,13 @@ pub(crate) struct LeakArgs {
 /// How leaks are looked for.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct LeakSearchArgs {
-    /// Cosine of n-gram counts from which a row counts as leaked
+    /// Cosine similarity of n-gram counts from which a row is a leak
     #[arg(long, value_name = "COSINE", default_value_t = 0.8, value_parser = share)]
     pub(crate) threshold: f64,
-    /// Words of the sequences that are counted
+    /// Words per n-gram
     #[arg(long, value_name = "N", default_value = "3")]
     pub(crate) ngram: NonZeroUsize,
-    /// Part of the rows that is compared: row, prompt or answer
+    /// Part of a row to compare: row, prompt or answer
     #[arg(long, value_name = "PART", default_value = "row")]
     pub(crate) by: Part,
 }
@@ -92,7 +95,7 @@ pub(super) fn write_pairs(report: &LeakReport, out: &Path) -> Result<()> {
 
 pub(super) fn print(report: &LeakReport, threshold: f64, out: Option<&Path>) {
     println!(
-        "{} of {} rows to evaluate on ({}) have a row to learn from at a cosine of {threshold} or more; mean nearest {:.3}",
+        "{} of {} evaluation rows ({}) match a training row with cosine {threshold} or more; mean of the highest cosines {:.3}",
         report.leaked,
         report.eval,
         percent(report.share),
@@ -108,7 +111,7 @@ pub(super) fn print(report: &LeakReport, threshold: f64, out: Option<&Path>) {
     }
 }
 
-/// The two sides of a split, and where its leaks are told.
+/// The files of a split: training set, evaluation set, leaks.
 pub(super) fn sides(out: &Path) -> [PathBuf; 3] {
     ["train.jsonl", "eval.jsonl", "leaks.jsonl"].map(|name| out.join(name))
 }

@@ -12,32 +12,34 @@ use super::rows_args::{FaultArgs, RowsArgs, percent};
 
 /// Write cloze questions: texts that stop before a number, a date or a name
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Example: emberlm data mask facts.jsonl --kinds date,number --out questions.jsonl")]
 pub(crate) struct MaskArgs {
     /// The rows.
     #[command(flatten)]
     pub(crate) rows: RowsArgs,
-    /// What rows at fault do.
+    /// Handling of invalid rows.
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
     /// File for the questions, JSON Lines
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) out: PathBuf,
-    /// Kinds that are found by rules, with commas: date, number, name; default: all, or none beside --list
+    /// Kinds of entities to find by rules, comma-separated: date, number, name; default: all, or none with --list
     #[arg(long, value_name = "KINDS", value_delimiter = ',')]
     pub(crate) kinds: Option<Vec<EntityKind>>,
-    /// File with entities of one's own, one a line
+    /// File with a list of entities, one per line
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) list: Option<PathBuf>,
-    /// Questions of a row at most
+    /// Maximum questions per row
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) per_row: NonZeroUsize,
-    /// Characters of the answer that stand before an entity at least
+    /// Minimum characters of the answer before an entity
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) context: usize,
-    /// Seed of the choice among a row's entities
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -70,7 +72,7 @@ pub(super) fn run(args: &MaskArgs) -> Result<ExitCode> {
         println!("{}", serde_json::to_value(&report)?);
     } else {
         println!(
-            "{} questions of {} rows in {}: {} listed, {} dates, {} numbers, {} names; {} of the entities ({}) stand in their prompt",
+            "{} questions of {} rows in {}: {} listed, {} dates, {} numbers, {} names; {} of the entities ({}) occur in their prompt",
             report.questions,
             report.rows,
             args.out.display(),

@@ -15,22 +15,23 @@ use crate::cli::usage::WrongUsage;
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(after_help = "\
 Example: emberlm data mix domain.jsonl=7 general.jsonl=3 --rows 10000 --out mixed.jsonl
+
 Rows of a file are drawn in a shuffled order, without replacement until all were drawn, and copied unchanged. To mix
 during training instead: [[data.source]].")]
 pub(crate) struct MixArgs {
-    /// JSON Lines files with their weights, 1 if none is given
+    /// JSON Lines files with weights; default weight: 1
     #[arg(required = true, value_name = "FILE=WEIGHT", value_parser = weighted, value_hint = ValueHint::FilePath)]
     pub(crate) sources: Vec<MixSource>,
     /// File to write
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) out: PathBuf,
-    /// Rows to draw; default: as many as there are in all files together
+    /// Rows to draw; default: the total of all files
     #[arg(long, value_name = "N")]
     pub(crate) rows: Option<NonZeroUsize>,
-    /// Seed of the order
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -51,7 +52,7 @@ pub(super) fn run(args: &MixArgs) -> Result<ExitCode> {
     let out = args.out.canonicalize().ok();
     let is_out = |path: &std::path::Path| out.is_some() && path.canonicalize().ok() == out;
     if args.sources.iter().any(|source| is_out(&source.path)) {
-        bail!(WrongUsage("--out must not be a file that is read".into()));
+        bail!(WrongUsage("--out must not be an input file".into()));
     }
     let report = mix(&args.sources, args.rows.map(|rows| rows.get()), args.seed, &args.out)?;
     if args.json {
@@ -65,7 +66,7 @@ pub(super) fn run(args: &MixArgs) -> Result<ExitCode> {
     }
     println!("{} rows in {}", report.rows, args.out.display());
     for source in &report.sources {
-        let again = if source.drawn > source.rows { ", some more than once" } else { "" };
+        let again = if source.drawn > source.rows { ", some repeatedly" } else { "" };
         println!(
             "  {} of {} rows{again} from {}",
             source.drawn,

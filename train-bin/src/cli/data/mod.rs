@@ -26,7 +26,7 @@ pub(crate) struct DataArgs {
 }
 
 subcommands! {
-    /// In the order of the help.
+    /// The commands, in the order of the help.
     DataCommand {
         Check(check::CheckArgs),
         Clean(clean::CleanArgs),

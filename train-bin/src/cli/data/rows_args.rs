@@ -14,10 +14,10 @@ use crate::config::Reading;
 /// The rows to read.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct RowsArgs {
-    /// Files, folders, or patterns in quotes such as 'data/*.jsonl'
+    /// Files, folders, or quoted patterns such as 'data/*.jsonl'
     #[arg(required = true, value_name = "FILES", value_hint = ValueHint::AnyPath)]
     pub(crate) files: Vec<PathBuf>,
-    /// How rows are read.
+    /// Format of the rows.
     #[command(flatten)]
     pub(crate) reading: ReadingArgs,
 }
@@ -28,37 +28,36 @@ pub(crate) struct ReadingArgs {
     /// Format of the rows: auto, messages, sharegpt, alpaca, dolly, prompt, question, query or text
     #[arg(long, default_value = "auto", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) format: String,
-    /// Name of a known field in these rows, such as prompt=question or completion=answer.text; may be given several
-    /// times
+    /// Map a known field to its name in these rows, such as prompt=question or completion=answer.text; repeatable
     #[arg(long, value_name = "KNOWN=NAME", value_parser = pair)]
     pub(crate) field: Vec<(String, String)>,
-    /// Prompt of one's own format, such as '{title}: {question}'
+    /// Prompt template for a custom format, such as '{title}: {question}'
     #[arg(long, value_name = "TEXT", requires = "completion_template")]
     pub(crate) prompt_template: Option<String>,
-    /// What follows the prompt, such as ' {answer}'
+    /// Completion template, such as ' {answer}'
     #[arg(long, value_name = "TEXT", requires = "prompt_template")]
     pub(crate) completion_template: Option<String>,
-    /// System message before the prompt
+    /// System message
     #[arg(long, value_name = "TEXT", requires = "prompt_template")]
     pub(crate) system_template: Option<String>,
-    /// Plain text of one's own format, such as '{title}\n\n{body}'
+    /// Text template for a custom format, such as '{title}\n\n{body}'
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_template")]
     pub(crate) text_template: Option<String>,
-    /// What is one document in a file of plain text
+    /// Unit of a document in a plain-text file
     #[arg(long, value_enum, default_value_t)]
     pub(crate) text_by: TextBy,
 }
 
-/// What rows at fault do.
+/// Handling of invalid rows.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct FaultArgs {
-    /// What a row that can't be read does
+    /// What to do with invalid rows
     #[arg(long, value_enum, default_value_t)]
     pub(crate) on_error: OnError,
-    /// Rows that may be skipped; default: any number
+    /// Maximum number of skipped rows; default: no limit
     #[arg(long, value_name = "N")]
     pub(crate) max_errors: Option<usize>,
-    /// Write skipped rows with their reasons
+    /// File for skipped rows and their errors
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) rejects: Option<PathBuf>,
 }

@@ -16,48 +16,53 @@ use crate::cli::values::number;
 
 /// Split into training and evaluation sets, and check for leaks
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Examples:
+  emberlm data split all.jsonl --out data --eval 5%
+  emberlm data split all.jsonl --out data --group user_id
+  emberlm data split all.jsonl --out data --time created --from 2024-01-01")]
 pub(crate) struct SplitArgs {
     /// The rows.
     #[command(flatten)]
     pub(crate) rows: RowsArgs,
-    /// What rows at fault do.
+    /// Handling of invalid rows.
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
     /// Folder for train.jsonl and eval.jsonl (and leaks.jsonl)
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) out: PathBuf,
-    /// Rows to evaluate on: a share such as 0.05 or 5%, or a whole number of rows
+    /// Size of the evaluation set: a share such as 0.05 or 5%, or a number of rows
     #[arg(long, value_name = "SIZE", default_value = "5%", value_parser = size)]
     pub(crate) eval: Size,
-    /// Seed of the choice
+    /// Random seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Hold out the latest rows, by a field with a date, a time or seconds since 1970
+    /// Evaluate on the latest rows, by a field with a date, a time or seconds since 1970
     #[arg(long, value_name = "FIELD", conflicts_with = "group")]
     pub(crate) time: Option<String>,
-    /// Hold out the rows from this time on
+    /// Evaluate on the rows from this time on
     #[arg(long, value_name = "DATE", requires = "time", conflicts_with = "eval")]
     pub(crate) from: Option<String>,
-    /// Keep rows with the same value of a field together
+    /// Keep rows with the same value of this field in one set
     #[arg(long, value_name = "FIELD")]
     pub(crate) group: Option<String>,
-    /// How leaks are looked for.
+    /// Search for leaks.
     #[command(flatten)]
     pub(crate) leak: LeakSearchArgs,
-    /// Don't look for leaks
+    /// Skip the check for leaks
     #[arg(long)]
     pub(crate) no_leak_check: bool,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
 
-/// How many rows.
+/// Size of the evaluation set.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Size {
     /// A share of all.
     Share(f64),
-    /// So many.
+    /// A number of rows.
     Rows(NonZeroU64),
 }
 
@@ -85,7 +90,7 @@ pub(super) fn run(args: &SplitArgs) -> Result<ExitCode> {
     };
     let [train, eval, pairs] = leak::sides(&args.out);
     if [&train, &eval, &pairs].iter().any(|out| files.contains(out)) {
-        anyhow::bail!(WrongUsage("--out must not hold the files that are read".into()));
+        anyhow::bail!(WrongUsage("--out must not contain the input files".into()));
     }
     let takes = args.faults.rejects(&args.rows.reading)?;
     let report = split(&files, &read, &by, &size, takes, [&train, &eval])?;
@@ -106,7 +111,7 @@ pub(super) fn run(args: &SplitArgs) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     println!(
-        "{} rows: {} to learn from in {}, {} to evaluate on ({}) in {}",
+        "{} rows: {} for training in {}, {} for evaluation ({}) in {}",
         report.rows,
         report.train,
         train.display(),
@@ -115,7 +120,7 @@ pub(super) fn run(args: &SplitArgs) -> Result<ExitCode> {
         eval.display()
     );
     if report.skipped > 0 {
-        println!("{} rows at fault skipped", report.skipped);
+        println!("{} invalid rows skipped", report.skipped);
     }
     if let Some(found) = &leaked {
         leak::print(found, args.leak.threshold, Some(&pairs));

@@ -12,29 +12,31 @@ use super::rows_args::{FaultArgs, RowsArgs};
 
 /// Train a byte-level BPE tokenizer, which transformers loads too
 #[derive(Debug, Clone, PartialEq, Args)]
+#[command(after_help = "\
+Example: emberlm data tokenizer 'corpus/*.txt' --vocab-size 16000 --out tokenizer")]
 pub(crate) struct TokenizerArgs {
     /// The rows.
     #[command(flatten)]
     pub(crate) rows: RowsArgs,
-    /// What rows at fault do.
+    /// Handling of invalid rows.
     #[command(flatten)]
     pub(crate) faults: FaultArgs,
     /// Folder for tokenizer.json, tokenizer_config.json and chat_template.jinja
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) out: PathBuf,
-    /// Tokens in all
+    /// Vocabulary size, special tokens included
     #[arg(long, value_name = "N", default_value_t = 32_000)]
     pub(crate) vocab_size: usize,
-    /// A pair that occurs less often is not merged
+    /// Minimum frequency of a pair to be merged
     #[arg(long, value_name = "N", default_value_t = 2)]
     pub(crate) min_frequency: u64,
-    /// Special token beside <|endoftext|>, <|im_start|> and <|im_end|>; may be given several times
+    /// Special token in addition to <|endoftext|>, <|im_start|> and <|im_end|>; repeatable
     #[arg(long, value_name = "TOKEN", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) special: Vec<String>,
-    /// Longest text in tokens that the configuration names
+    /// `model_max_length` in tokenizer_config.json
     #[arg(long, value_name = "N", default_value_t = 2048)]
     pub(crate) model_max_length: usize,
-    /// Print exactly one JSON object
+    /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,
 }
@@ -53,7 +55,7 @@ pub(super) fn run(args: &TokenizerArgs) -> Result<ExitCode> {
         println!("{}", serde_json::to_value(&report)?);
     } else {
         println!(
-            "{} tokens, trained on {} bytes of {} rows; saved in {}",
+            "{} tokens, trained on {} bytes of {} rows; saved to {}",
             report.vocab_size,
             report.bytes,
             report.rows,

@@ -32,24 +32,31 @@ use crate::run::{Event, Report, RunOptions, run as run_config};
 /// Settings come from the file, then from --set, then from the other flags; the later one wins. Without a section `[lora]`
 /// all weights are trained. With no file at all, the built-in example is trained.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
+#[command(after_help = "\
+Examples:
+  emberlm train                                                 train the built-in example
+  emberlm train --model models/llama --data chats.jsonl --out runs/a
+  emberlm train run.toml --set train.learning_rate=1e-4
+  emberlm train run.toml --dry-run
+  emberlm train --resume=runs/a")]
 pub(crate) struct TrainArgs {
     /// The run.
     #[command(flatten)]
     pub(crate) run: RunArgs,
-    /// Go on with an interrupted run: from the newest checkpoint in its folder, or from PATH, a
-    /// checkpoint or a run folder. Without a configuration that of the checkpoint is taken
+    /// Resume an interrupted run from its newest checkpoint, or from PATH, a checkpoint or a run folder. Without RUN.toml,
+    /// the configuration of the checkpoint is used
     #[arg(long, value_name = "PATH", num_args = 0..=1, require_equals = true, value_hint = ValueHint::DirPath)]
     pub(crate) resume: Option<Option<PathBuf>>,
-    /// Go on also where the configuration differs in what the steps compute
+    /// Resume even if training settings changed
     #[arg(long, requires = "resume")]
     pub(crate) allow_changes: bool,
-    /// Check configuration, model and data, say what would be done, and stop
+    /// Check configuration, model and data, print the plan and exit
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// No progress on the screen; warnings and errors only
+    /// Print warnings and errors only, no progress
     #[arg(long, short)]
     pub(crate) quiet: bool,
-    /// Show the run on a dashboard that fills the terminal
+    /// Show the run on a full-screen dashboard
     #[arg(long, conflicts_with_all = ["quiet", "dry_run"])]
     pub(crate) tui: bool,
 }
@@ -65,7 +72,7 @@ pub(crate) fn run(args: &TrainArgs) -> Result<()> {
         let first = stages.first().map(|stage| &stage.config);
         let process = Process::begin(first, How::of(args))?;
         if args.dry_run {
-            // The models of the others are yet to be made.
+            // The models of later stages do not exist yet.
             let first = stages.first().context("no stage")?;
             return process.run(&first.config, None, true);
         }
@@ -84,7 +91,7 @@ pub(super) fn run_configured(config: &RunConfig, quiet: bool) -> Result<()> {
     Process::begin(Some(config), how)?.run(config, None, false)
 }
 
-/// How a run is shown as it goes.
+/// How the progress of a run is displayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum How {
     Quiet,
@@ -102,7 +109,7 @@ impl How {
     }
 }
 
-/// What is set once a process: its threads, and what happens on Ctrl-C.
+/// Set once per process: threads, and the handler of Ctrl-C.
 struct Process {
     interrupt: Arc<AtomicBool>,
     how: How,
@@ -117,7 +124,7 @@ impl Process {
                 .context("train.threads")?;
         }
         let interrupt = Arc::new(AtomicBool::new(false));
-        // A dashboard says by itself that the run is stopping.
+        // The dashboard itself shows that the run is stopping.
         let say: fn() = match how {
             How::Board => || {},
             How::Quiet | How::Lines => || eprintln!("\n{STOPPING}"),
@@ -127,10 +134,10 @@ impl Process {
     }
 
     fn run(&self, config: &RunConfig, resume: Option<Resume>, dry_run: bool) -> Result<()> {
-        let goes_on = resume.is_some();
+        let resumed = resume.is_some();
         let options = RunOptions { dry_run, interrupt: &self.interrupt, resume };
         let mut shown = Shown::new(self.how, config, &self.interrupt)?;
-        let mut curves = Curves::new(config, goes_on);
+        let mut curves = Curves::new(config, resumed);
         let report = run_config(config, options, &mut |event| {
             curves.take(&event);
             shown.take(&event);
@@ -146,7 +153,7 @@ impl Process {
     }
 }
 
-/// Where a run is shown as it goes.
+/// The display of a running run.
 enum Shown {
     Lines(Screen),
     Board(Tui),
@@ -169,7 +176,7 @@ impl Shown {
         }
     }
 
-    /// Leaves the terminal to others.
+    /// Restores the terminal.
     fn close(self) {
         match self {
             Self::Lines(screen) => screen.close(),
@@ -180,7 +187,7 @@ impl Shown {
 
 fn print_report(report: &Report, dry_run: bool) {
     if dry_run {
-        println!("dry run: configuration, model and data are sound; nothing was trained");
+        println!("dry run: configuration, model and data are valid; nothing was trained");
         return;
     }
     println!(
@@ -189,37 +196,34 @@ fn print_report(report: &Report, dry_run: bool) {
         grouped(report.count.total),
         report.seconds,
         report.steps,
-        report.resumed_at.map(|step| format!(", resumed after {step}")).unwrap_or_default()
+        report.resumed_at.map(|step| format!(", resumed after step {step}")).unwrap_or_default()
     );
     if let Some(peak) = memory::peak_memory_mib() {
         println!("peak memory {peak} MiB");
     }
     if let Some((before, after)) = &report.evaluations {
         println!(
-            "held-out loss {:.4} → {:.4}, perplexity {:.2} → {:.2}",
+            "evaluation loss {:.4} → {:.4}, perplexity {:.2} → {:.2}",
             before.loss, after.loss, before.perplexity, after.perplexity
         );
     }
     if let Some(best) = report.best.filter(|best| best.step != report.steps) {
-        println!("the lowest held-out loss was {:.4}, after step {}", best.loss, best.step);
+        println!("lowest evaluation loss {:.4}, after step {}", best.loss, best.step);
     }
     for (prompt, before, after) in &report.answers {
         println!("\n  {prompt}\n    before  {before}\n    after   {after}");
     }
     if report.interrupted {
-        println!(
-            "\ninterrupted after step {}; what was trained until then is saved. Go on with --resume",
-            report.steps
-        );
+        println!("\ninterrupted after step {}; progress saved. Resume with --resume", report.steps);
     }
     if report.stopped_early {
         println!(
-            "\nover after step {}: no progress on the held-out rows (train.patience)",
+            "\nstopped early at step {}: evaluation loss is not improving (train.patience)",
             report.steps
         );
     }
     if let Some(path) = &report.saved {
         let what = if report.is_adapter { "adapter" } else { "model" };
-        println!("\n{what} saved in {}", shown(path).display());
+        println!("\n{what} saved to {}", shown(path).display());
     }
 }

@@ -8,8 +8,8 @@ use crate::cli::run_args::{self, RunArgs};
 use crate::config::{self, RunConfig, shown};
 use crate::run::checkpoint::{self, CONFIG_FILE};
 
-/// The configuration of a run that goes on: that of the checkpoint where none is given. What a default would decide anew,
-/// the day, is as it was.
+/// The configuration of a resumed run: by default that of the checkpoint. The date, whose default changes from day to day,
+/// is kept.
 pub(super) fn configuration(args: &RunArgs, from: Option<&Path>) -> Result<RunConfig> {
     if let (Some(from), true) = (from, args.names_no_run()) {
         let file = from.join(CONFIG_FILE);

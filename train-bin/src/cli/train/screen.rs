@@ -1,6 +1,5 @@
 //! The run as it goes, on stderr: lines, and below them a bar where there is a terminal.
 
-use std::io::IsTerminal;
 use std::time::Duration;
 
 use crate::memory::footprint::Size;
@@ -9,6 +8,7 @@ use crate::run::Event;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::said::said;
+use crate::cli::color;
 
 /// What is on it is cut off at the terminal's width; what matters most comes first.
 const TEMPLATE: &str = "{bar:24.cyan/dim} {percent:>3} %  {pos}/{len}  {eta} left  {wide_msg}";
@@ -41,7 +41,7 @@ impl Screen {
             }
             self.bar.set_message(message(log.loss, log.learning_rate, *tokens_per_s, peak));
         }
-        if let Some(lines) = said(event, self.log_every, std::io::stderr().is_terminal()) {
+        if let Some(lines) = said(event, self.log_every, color::on_stderr()) {
             self.bar.suspend(|| eprintln!("{lines}"));
         }
         if let Event::Model { plan, .. } = event {

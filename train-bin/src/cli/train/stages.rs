@@ -1,4 +1,4 @@
-//! The stages of `emberlm train`: each goes on with what the one before came to.
+//! The stages of `emberlm train`: each starts from the result of the previous one.
 
 use std::path::{Path, PathBuf};
 
@@ -12,17 +12,17 @@ use crate::{Base, TrainBackend};
 use anyhow::{Context, Result, bail};
 use emberlm_quant::tensor_file::FloatDtype;
 
-/// The folder in a stage's run folder where its adapter is folded into its base.
+/// Subfolder of a stage's run folder for the merged model.
 const MERGED: &str = "merged";
 
-/// Runs the stages. `resume`: those that are through are passed over, and the one that isn't goes on.
+/// Runs the stages. `resume`: finished stages are skipped, the interrupted one is resumed.
 pub(super) fn run(
     stages: Vec<Stage>,
     resume: Option<Resume>,
     run: impl Fn(&RunConfig, Option<Resume>) -> Result<()>,
 ) -> Result<()> {
     if resume.as_ref().is_some_and(|resume| resume.from.is_some()) {
-        bail!("with stages, --resume takes no path: it goes on with the stage that isn't through");
+        bail!("with stages, --resume takes no path: it resumes the first unfinished stage");
     }
     let count = stages.len();
     let mut model: Option<PathBuf> = None;
@@ -32,18 +32,18 @@ pub(super) fn run(
             config.model.source = ModelSource::Pretrained { path, tokenizer };
         }
         let folder = config.train.output_dir.clone();
-        let is_through = resume.is_some() && is_finished(&folder);
-        let what = if is_through { "is through already" } else { "begins" };
+        let is_done = resume.is_some() && is_finished(&folder);
+        let what = if is_done { "is already finished" } else { "starts" };
         eprintln!("stage {} of {count}, {name}, {what}: {}", i + 1, shown(&folder).display());
-        if !is_through {
+        if !is_done {
             run(&config, resume.clone()).with_context(|| format!("stage {name}"))?;
             if !is_finished(&folder) {
-                bail!("stage {name} was interrupted; go on with --resume");
+                bail!("stage {name} was interrupted; resume with --resume");
             }
         }
         let is_last = i + 1 == count;
         model = Some(match &config.lora {
-            Some(_) if !is_last => merged(&config, &folder, !is_through)?,
+            Some(_) if !is_last => merged(&config, &folder, !is_done)?,
             _ => folder,
         });
     }
@@ -55,7 +55,7 @@ fn is_finished(folder: &Path) -> bool {
     manifest.and_then(|manifest| manifest.result).is_some_and(|result| result.finished)
 }
 
-/// The model with the stage's adapter folded in, in f32 so that nothing of it is lost. `anew`: also if there is one.
+/// Merges the stage's adapter into its base, in f32 so that nothing is lost. `anew`: even if a merged model exists.
 fn merged(config: &RunConfig, folder: &Path, anew: bool) -> Result<PathBuf> {
     let out = folder.join(MERGED);
     if !anew && out.is_dir() {

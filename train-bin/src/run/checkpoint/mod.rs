@@ -199,6 +199,7 @@ pub fn write_state<B: OptimizerBackend>(
         write_atomically(&path, |out| out.write_all(text.as_bytes()))
             .map_err(|source| CheckpointError::Io { path, source })?;
     }
+    tracing::info!(folder = %folder.display(), step = state.step, "checkpoint written");
     Ok(())
 }
 
