@@ -73,6 +73,8 @@ impl RunConfig {
     /// # Errors
     /// [`WriteError`] when TOML cannot hold it: a path that is not UTF-8, a number beyond `i64::MAX`.
     pub fn to_toml(&self) -> Result<String, WriteError> {
+        // A table has fewer numbers than the text could show.
+        Table::try_from(self)?;
         Ok(toml::to_string(self)?)
     }
 }

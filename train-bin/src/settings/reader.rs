@@ -1,6 +1,6 @@
 //! Reads sections, setting by setting. Reading is declaring: a reader of nothing gives the defaults and the list of settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
 use std::path::Path;
 
@@ -23,7 +23,9 @@ pub struct Reader {
     section: String,
     /// What has to be so for the settings that are read now to have an effect.
     conditions: Vec<(String, bool)>,
-    /// Given keys that have an effect with something that isn't so.
+    /// Given keys that were read where their conditions hold.
+    with_effect: BTreeSet<String>,
+    /// Given keys that were read where a condition doesn't hold.
     without_effect: Vec<String>,
 }
 
@@ -54,6 +56,7 @@ impl Reader {
             docs: Vec::new(),
             section: String::new(),
             conditions: Vec::new(),
+            with_effect: BTreeSet::new(),
             without_effect: Vec::new(),
         };
         for (name, value) in layers.table {
@@ -409,6 +412,7 @@ impl Reader {
                     }
                 };
                 let nearest = self.nearest_key(&declared, name);
+                let nearest = nearest.map(|key| key.replace(&declared, section));
                 let kind = FaultKind::Unknown { what: "key", name: key.clone(), nearest, known };
                 faults.push((key, kind));
             }
@@ -437,6 +441,9 @@ impl Reader {
 
     fn note_without_effect(&mut self) {
         for key in std::mem::take(&mut self.without_effect) {
+            if self.with_effect.contains(&key) {
+                continue;
+            }
             let needs = self.setting_mut(&key).only_with.clone();
             let other = needs.first().and_then(|need| need.split_once(" = ")).map(|(key, _)| key);
             let because = other.map(|other| match self.value(other) {
@@ -690,7 +697,7 @@ impl<T> Spec<'_, T> {
             }
             return None;
         }
-        reader.without_effect.retain(|other| *other != key);
+        reader.with_effect.insert(key.clone());
         if is_off {
             return Some(Given::Off);
         }
