@@ -239,7 +239,7 @@ fn what_leaves_the_steps_as_they_are_may_change() {
          --set train.threads=1 --set train.keep_last=1 --set train.recompute=block",
     );
     for text in
-        ["after step 6", "train.eval_every: 5 → 4", "train.recompute: \"selective\" → \"block\""]
+        ["from step 6", "train.eval_every: 5 → 4", "train.recompute: \"selective\" → \"block\""]
     {
         assert!(said.contains(text), "{said}");
     }
@@ -276,18 +276,18 @@ fn other_weights_data_or_base_are_refused_always() {
     run.refuses(&format!("{resume} --set lora.r=8"), &["lora.r: 4 → 8", "lora.init_from"]);
     let data = run.place.read("data.jsonl");
     run.place.write("data.jsonl", data.replacen("hot", "cold", 1));
-    run.refuses(resume, &["the data isn't what", "checkpoint-6"]);
+    run.refuses(resume, &["the data changed since", "checkpoint-6"]);
     run.place.write("data.jsonl", &data);
     let weights = fs::read(run.place.path("model/model.safetensors")).unwrap();
     let mut other = weights.clone();
     *other.last_mut().unwrap() ^= 1;
     run.place.write("model/model.safetensors", &other);
-    run.refuses(resume, &["the base model isn't what", "checkpoint-6"]);
+    run.refuses(resume, &["the base model changed since", "checkpoint-6"]);
     run.place.write("model/model.safetensors", &weights);
     fs::remove_file(run.place.path("data.jsonl")).unwrap();
     run.refuses(resume, &["data.jsonl"]);
     run.place.write("data.jsonl", &data);
-    run.refuses(&format!("{resume} --set train.steps=5"), &["6 steps far", "5"]);
+    run.refuses(&format!("{resume} --set train.steps=5"), &["is at step 6", "last step 5"]);
     run.goes_on("train run.toml --quiet --resume");
     run.equals_the_whole("run");
 }
@@ -299,7 +299,9 @@ fn a_damaged_checkpoint_is_passed_over_by_name() {
     let whole = fs::read(&moments).unwrap();
     fs::write(&moments, &whole[..whole.len() / 2]).unwrap();
     let said = run.goes_on("train run.toml --resume");
-    for text in ["checkpoint-6", "optimizer.safetensors isn't as it was written", "after step 5"] {
+    for text in
+        ["checkpoint-6", "the checksum of optimizer.safetensors does not match", "from step 5"]
+    {
         assert!(said.contains(text), "no {text:?} in {said}");
     }
     run.equals_the_whole("run");
@@ -310,7 +312,7 @@ fn a_damaged_checkpoint_is_passed_over_by_name() {
         fs::remove_file(sums).unwrap();
     }
     let said = run.goes_on("train run.toml --resume");
-    assert!(said.contains("from the beginning") && said.contains("never finished"), "{said}");
+    assert!(said.contains("from the beginning") && said.contains("never completed"), "{said}");
     run.equals_the_whole("run");
     assert!(run.place.path("run/checkpoint-6.damaged").is_dir());
     // One that came to a result without checkpoints isn't run again unasked.
@@ -320,11 +322,7 @@ fn a_damaged_checkpoint_is_passed_over_by_name() {
     }
     run.place.write("run/adapter_model.safetensors", "a result");
     let output = run.place.run("train run.toml --resume");
-    assert!(
-        stderr(&output).contains("there is a run in this folder already"),
-        "{}",
-        stderr(&output)
-    );
+    assert!(stderr(&output).contains("this folder already holds a run"), "{}", stderr(&output));
 }
 
 #[test]
@@ -393,7 +391,7 @@ fn a_full_disk_costs_nothing_that_was_saved() {
     let output = shell("train run.toml --quiet --resume");
     let said = stderr(&output);
     assert_eq!(output.status.code(), Some(1), "{said}");
-    assert!(said.contains("Nothing that was saved before is lost"), "{said}");
+    assert!(said.contains("Earlier checkpoints are intact"), "{said}");
     assert!(said.contains("checkpoint-6 with --resume"), "{said}");
     run.goes_on("train run.toml --quiet --resume");
     run.equals_the_whole("run");
@@ -425,10 +423,10 @@ fn a_run_is_made_again_from_its_manifest() {
             assert!(said.contains(text), "{command_line}: no {text:?} in {said}");
         }
     };
-    refuses("reproduce run --quiet", &["there is a run in this folder already"]);
+    refuses("reproduce run --quiet", &["this folder already holds a run"]);
     let data = place.read("data.jsonl");
     place.write("data.jsonl", data.replacen("hot", "cold", 1));
-    refuses("reproduce run/run.json --out b --quiet", &["data: data.jsonl has other contents"]);
+    refuses("reproduce run/run.json --out b --quiet", &["data: data.jsonl changed"]);
     refuses("reproduce run --out b --quiet --anyway", &["new weights differ", "adapter_model"]);
     refuses("reproduce model", &["run.json"]);
     place.write("run/run.json", "{}");

@@ -8,7 +8,7 @@ use anyhow::Result;
 use burn::module::AutodiffModule;
 use burn_flex::Flex;
 use emberlm::base::BUILTIN;
-use emberlm::trainer::check::TrainError;
+use emberlm::trainer::error::TrainError;
 use emberlm::trainer::train::Flow;
 use emberlm::{Base, Plan, Training, WeightForm, train};
 use emberlm_data::{Dataset, ExampleOptions, Message, Row, Source, SourcedRow};

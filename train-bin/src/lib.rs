@@ -27,6 +27,7 @@ pub use trainer::optimizer::{
     OptimizerBackend, OptimizerConfig, OptimizerState, ParamGroups, SgdConfig, StateDtype,
     StateError, StateTensor,
 };
+pub use trainer::plan::Plan;
 pub use trainer::schedule::{Curve, DecayShape, LearningRate};
 pub use trainer::step::{StepOptions, TrainBackend, Training, loss_and_grads, loss_sum};
-pub use trainer::train::{Plan, State, train, train_from};
+pub use trainer::train::{State, train, train_from};

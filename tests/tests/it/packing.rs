@@ -6,9 +6,10 @@ use burn::module::AutodiffModule;
 use emberlm::config;
 use emberlm::eval::evaluate::{evaluate, evaluate_in};
 use emberlm::run::{Event, RunOptions, run};
-use emberlm::trainer::check::TrainError;
+use emberlm::trainer::error::TrainError;
+use emberlm::trainer::metrics::StepMetrics;
 use emberlm::trainer::step::Recompute;
-use emberlm::trainer::train::{Flow, StepLog};
+use emberlm::trainer::train::Flow;
 use emberlm::{AdamWConfig, Algorithm, OptimizerBackend, Plan, Training, train};
 use emberlm_data::{
     Batch, Cursor, Dataset, ExampleOptions, Format, Layout, Loader, TextTokenizer, parse_rows,
@@ -174,7 +175,7 @@ fn an_evaluation_is_the_same_in_every_layout() {
 }
 
 /// Every step of a run of a configuration.
-fn steps(data: &str, train: &str) -> Vec<StepLog> {
+fn steps(data: &str, train: &str) -> Vec<StepMetrics> {
     let folder = tempfile::tempdir().unwrap();
     let text = format!(
         "[model]\npath = {:?}\nbackend = \"ndarray\"\n[lora]\nr = 2\n[data]\nmax_length = {ROW}\n{data}\n\
@@ -187,15 +188,15 @@ fn steps(data: &str, train: &str) -> Vec<StepLog> {
     let options = RunOptions { dry_run: false, interrupt: &interrupt, resume: None };
     let mut steps = Vec::new();
     run(&config, options, &mut |event| {
-        if let Event::Step { log, .. } = event {
-            steps.push(log.clone());
+        if let Event::Step { row } = event {
+            steps.push(row.metrics.clone());
         }
     })
     .unwrap();
     steps
 }
 
-fn supervised(steps: &[StepLog]) -> usize {
+fn supervised(steps: &[StepMetrics]) -> usize {
     steps.iter().map(|log| log.supervised_tokens).sum()
 }
 

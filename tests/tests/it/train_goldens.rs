@@ -80,7 +80,8 @@ fn trajectory_equals(
     let interrupt = AtomicBool::new(false);
     let options = RunOptions { dry_run: false, interrupt: &interrupt, resume: None };
     run(&config, options, &mut |event| {
-        let Event::Step { log, .. } = event else { return };
+        let Event::Step { row } = event else { return };
+        let log = &row.metrics;
         let golden = &expected[log.step as usize - 1];
         let what =
             |part: &str| format!("{name} on {backend}, {recompute}, step {}: {part}", log.step);

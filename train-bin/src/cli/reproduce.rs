@@ -8,7 +8,7 @@ use clap::{Args, ValueHint};
 use super::train;
 use crate::config::shown;
 use crate::run::manifest::{MANIFEST_FILE, Manifest};
-use crate::run::reproduce::{Again, compare_weights, prepare};
+use crate::run::reproduce::{Reproduction, compare_weights, prepare};
 
 /// Reproduce a run from its run.json and compare the results
 ///
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<()> {
         Some(out) => out.clone(),
         None => sibling(&manifest)?,
     };
-    let Again { config, expected, differences } = prepare(&manifest, &out)?;
+    let Reproduction { config, expected, differences } = prepare(&manifest, &out)?;
     if differences.is_empty() {
         println!("program, base model, tokenizer and data are unchanged");
     } else {

@@ -48,16 +48,19 @@ pub fn changes(was: &RunConfig, now: &RunConfig) -> Result<Vec<Change>, WriteErr
     Ok(keys.iter().filter(differs).map(|key| change(key)).collect())
 }
 
+/// The settings of a configuration by their full keys, `section.key`.
+pub fn flatten(config: &Table) -> impl Iterator<Item = (String, &Value)> {
+    let sections = config.iter().filter_map(|(section, value)| Some((section, value.as_table()?)));
+    sections.flat_map(|(section, keys)| {
+        keys.iter().map(move |(key, value)| (format!("{section}.{key}"), value))
+    })
+}
+
 /// The settings by their full keys; whether there is a section `[lora]` counts as a setting of its own.
 fn flat(config: &RunConfig) -> Result<BTreeMap<String, Value>, WriteError> {
     let table = Table::try_from(config)?;
-    let mut all: BTreeMap<String, Value> = table
-        .iter()
-        .filter_map(|(section, value)| Some((section, value.as_table()?)))
-        .flat_map(|(section, keys)| {
-            keys.iter().map(move |(key, value)| (format!("{section}.{key}"), value.clone()))
-        })
-        .collect();
+    let mut all: BTreeMap<String, Value> =
+        flatten(&table).map(|(key, value)| (key, value.clone())).collect();
     if table.contains_key("lora") {
         all.insert("lora".to_owned(), Value::Boolean(true));
     }

@@ -24,7 +24,7 @@ use std::sync::OnceLock;
 use serde::{Serialize, Serializer};
 use toml::Table;
 
-pub use changes::{Change, changes};
+pub use changes::{Change, changes, flatten};
 pub use data::{DataSection, DataSource, MixtureSource};
 pub use lora::{LoraSection, LoraStart};
 pub use model::ModelSection;

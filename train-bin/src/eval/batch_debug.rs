@@ -1,5 +1,4 @@
-//! What `train.debug = true` shows before the first step: one micro-batch token by token, and what becomes of it on its way
-//! forward and back.
+//! `train.debug = true`: the first micro-batch token by token, with statistics of its activations and gradients.
 
 use std::fmt::{self, Write as _};
 
@@ -9,31 +8,31 @@ use emberlm_data::{Batch, Dataset, TextTokenizer};
 use emberlm_model::{CausalLm, ModelBackend, ModelConfig};
 
 use crate::trainer::grads::Gradients;
+use crate::trainer::plan::Plan;
 use crate::trainer::step::{StepOptions, TrainBackend, inputs, loss_and_grads};
-use crate::trainer::train::Plan;
 
-/// Tokens of a row that are shown at most.
+/// Maximum tokens shown of a row.
 const SHOWN: usize = 256;
 
-/// One micro-batch, looked at closely; shown as a page of text.
+/// One micro-batch in detail; its `Display` is a page of text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BatchDebug {
-    /// Rows, and tokens in each.
+    /// Rows, and tokens per row.
     pub shape: [usize; 2],
     /// Mean loss over the supervised tokens, in nats.
     pub loss: f64,
     /// The rows.
     pub rows: Vec<Row>,
-    /// What flows through the model, by place.
+    /// Activations by module.
     pub activations: Vec<(String, TensorStats)>,
-    /// Gradients of the loss by parameter: their norm, and the spread of their elements.
+    /// Gradients of the loss by parameter, with their norm.
     pub gradients: Vec<(String, f64, TensorStats)>,
 }
 
 /// A row of a batch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
-    /// Where its examples stand.
+    /// The places of its examples in the data.
     pub sources: Vec<String>,
     /// Its tokens.
     pub tokens: Vec<Token>,
@@ -42,27 +41,27 @@ pub struct Row {
 /// A token in its row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Token {
-    /// Its number.
+    /// Its id.
     pub id: u32,
-    /// The text it stands for.
+    /// Its text.
     pub text: String,
     /// Sequence of the row, from 1; 0: padding.
     pub segment: u32,
     /// Position within the sequence.
     pub position: u32,
-    /// What is to be predicted from here, if it is supervised.
+    /// The next token, if it is supervised.
     pub label: Option<(u32, String)>,
 }
 
-/// How numbers are spread.
+/// Statistics of a tensor's elements.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct TensorStats {
     /// Their mean.
     pub mean: f64,
     /// Their standard deviation.
     pub deviation: f64,
-    /// The greatest of their absolute values.
-    pub greatest: f64,
+    /// Their maximum absolute value.
+    pub max_abs: f64,
 }
 
 impl TensorStats {
@@ -71,15 +70,15 @@ impl TensorStats {
         let count = values.len().max(1) as f64;
         let mean = values.iter().sum::<f64>() / count;
         let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / count;
-        // NaN is told, where `max` would pass over it.
-        let greatest = values.iter().fold(0.0, |greatest: f64, value| {
-            if value.is_nan() || greatest.is_nan() { f64::NAN } else { greatest.max(value.abs()) }
+        // Unlike `max`, this propagates NaN.
+        let max_abs = values.iter().fold(0.0, |max_abs: f64, value| {
+            if value.is_nan() || max_abs.is_nan() { f64::NAN } else { max_abs.max(value.abs()) }
         });
-        Self { mean, deviation: variance.sqrt(), greatest }
+        Self { mean, deviation: variance.sqrt(), max_abs }
     }
 }
 
-/// Looks at the first micro-batch of a run. The model isn't changed.
+/// Runs the first micro-batch of a run in detail, without changing the model.
 pub fn batch_debug<A: TrainBackend>(
     model: &CausalLm<A>,
     config: &ModelConfig,
@@ -93,21 +92,15 @@ pub fn batch_debug<A: TrainBackend>(
     let batch = Batch::of_rows(&rows, &data.examples, pad_id);
     let supervised = batch.targets.len();
     let mut gradients = Gradients::default();
-    let options = StepOptions {
-        scale: 1.0 / supervised.max(1) as f64,
-        recompute: plan.recompute,
-        dropout: None,
-        noise: None,
-        phases: None,
-    };
+    let options = StepOptions::new(1.0 / supervised.max(1) as f64, plan.recompute);
     let loss_sum = loss_and_grads(model, config, &batch, options, &mut gradients);
-    let spread_of = |value: Tensor<A::InnerBackend, 1>| {
+    let stats_of = |value: Tensor<A::InnerBackend, 1>| {
         let norm = value.clone().powi_scalar(2).sum().into_data().iter::<f64>().sum::<f64>().sqrt();
         (norm, TensorStats::of(value))
     };
     let gradients = gradients.iter().map(|(name, gradient)| {
-        let (norm, spread) = spread_of(gradient.value.clone());
-        (name.to_owned(), norm, spread)
+        let (norm, stats) = stats_of(gradient.value.clone());
+        (name.to_owned(), norm, stats)
     });
     BatchDebug {
         shape: [batch.rows, batch.seq],
@@ -157,7 +150,7 @@ fn activations<B: ModelBackend>(
         x = layer.forward(x, &inputs, None);
         found.push((format!("model.layers.{i}"), TensorStats::of(x.clone())));
     }
-    // The logits of one row: all of them may be more than there is memory for.
+    // The logits of one row only: all of them may not fit in memory.
     let [_, seq, width] = x.dims();
     let logits = model.head(x.slice([0..1, 0..seq.min(SHOWN)]).reshape([seq.min(SHOWN), width]));
     found.push(("logits (of the first row)".to_owned(), TensorStats::of(logits)));
@@ -181,7 +174,7 @@ impl fmt::Display for BatchDebug {
                 let Token { id, text, segment, position, label } = token;
                 if *segment == 0 {
                     let padding = row.tokens.iter().filter(|token| token.segment == 0).count();
-                    writeln!(f, "        and {padding} of padding")?;
+                    writeln!(f, "        {padding} padding tokens")?;
                     break;
                 }
                 write!(f, "{segment:>7} {position:>8} {id:>7}  {:<20}", quoted(text))?;
@@ -194,19 +187,19 @@ impl fmt::Display for BatchDebug {
                 writeln!(f, "        … {} more", row.tokens.len() - SHOWN)?;
             }
         }
-        writeln!(f, "\n{:<58} {:>11} {:>11} {:>11}", "forward", "mean", "deviation", "greatest")?;
-        for (place, TensorStats { mean, deviation, greatest }) in &self.activations {
-            writeln!(f, "{place:<58} {mean:>11.3e} {deviation:>11.3e} {greatest:>11.3e}")?;
+        writeln!(f, "\n{:<58} {:>11} {:>11} {:>11}", "forward", "mean", "std", "max abs")?;
+        for (place, TensorStats { mean, deviation, max_abs }) in &self.activations {
+            writeln!(f, "{place:<58} {mean:>11.3e} {deviation:>11.3e} {max_abs:>11.3e}")?;
         }
-        writeln!(f, "\n{:<58} {:>11} {:>11} {:>11}", "gradients", "norm", "deviation", "greatest")?;
-        for (name, norm, TensorStats { deviation, greatest, .. }) in &self.gradients {
-            writeln!(f, "{name:<58} {norm:>11.3e} {deviation:>11.3e} {greatest:>11.3e}")?;
+        writeln!(f, "\n{:<58} {:>11} {:>11} {:>11}", "gradients", "norm", "std", "max abs")?;
+        for (name, norm, TensorStats { deviation, max_abs, .. }) in &self.gradients {
+            writeln!(f, "{name:<58} {norm:>11.3e} {deviation:>11.3e} {max_abs:>11.3e}")?;
         }
         Ok(())
     }
 }
 
-/// In quotes, with line breaks and what may steer a terminal written out.
+/// In quotes, with control characters escaped.
 fn quoted(text: &str) -> String {
     format!("{text:?}")
 }
@@ -223,7 +216,7 @@ mod tests {
     use crate::trainer::step::Training;
 
     #[test]
-    fn what_is_shown_is_what_is_trained() {
+    fn shown_tokens_and_labels_equal_the_examples() {
         let base = builtin::base().unwrap();
         let mut model =
             base.build::<Training<Flex>>(WeightForm::default(), &Default::default()).unwrap();
@@ -232,8 +225,8 @@ mod tests {
         let data = Dataset::build(rows, &base.tokenizer, &ExampleOptions::default()).unwrap();
         let mut plan = Plan::new(1, 2, 1e-3);
         plan.shuffle = false;
-        let inside = batch_debug(&model, &base.config, &data, &base.tokenizer, 0, &plan);
-        for (i, row) in inside.rows.iter().enumerate() {
+        let debug = batch_debug(&model, &base.config, &data, &base.tokenizer, 0, &plan);
+        for (i, row) in debug.rows.iter().enumerate() {
             let example = data.examples.get(i);
             assert_eq!(row.sources, [example.source.to_string()]);
             for (at, token) in row.tokens.iter().enumerate() {
@@ -245,23 +238,23 @@ mod tests {
                 assert_eq!(token.segment == 0, at >= example.ids.len());
             }
         }
-        // B is zero at first, so no gradient comes to A.
+        // B is zero at first, so the gradient of A is zero.
         let zero = |name: &str| name.ends_with("lora_a");
-        assert!(inside.gradients.iter().all(|(name, norm, _)| zero(name) == (*norm == 0.0)));
-        assert_eq!(inside.activations.len(), base.config.num_hidden_layers + 2);
-        let page = inside.to_string();
+        assert!(debug.gradients.iter().all(|(name, norm, _)| zero(name) == (*norm == 0.0)));
+        assert_eq!(debug.activations.len(), base.config.num_hidden_layers + 2);
+        let page = debug.to_string();
         for text in ["2 rows of", "model.layers.0", "logits", "lora_b", "label"] {
             assert!(page.contains(text), "{page}");
         }
     }
 
     #[test]
-    fn a_spread_tells_numbers_that_are_none() {
+    fn statistics_propagate_nan() {
         let device = Default::default();
-        let spread = TensorStats::of(Tensor::<Flex, 1>::from_floats([1.0, -3.0, 2.0], &device));
-        assert_eq!((spread.mean, spread.greatest), (0.0, 3.0));
-        assert!((spread.deviation - (14.0f64 / 3.0).sqrt()).abs() < 1e-6);
-        let spread = TensorStats::of(Tensor::<Flex, 1>::from_floats([1.0, f32::NAN], &device));
-        assert!(spread.greatest.is_nan() && spread.mean.is_nan());
+        let stats = TensorStats::of(Tensor::<Flex, 1>::from_floats([1.0, -3.0, 2.0], &device));
+        assert_eq!((stats.mean, stats.max_abs), (0.0, 3.0));
+        assert!((stats.deviation - (14.0f64 / 3.0).sqrt()).abs() < 1e-6);
+        let stats = TensorStats::of(Tensor::<Flex, 1>::from_floats([1.0, f32::NAN], &device));
+        assert!(stats.max_abs.is_nan() && stats.mean.is_nan());
     }
 }

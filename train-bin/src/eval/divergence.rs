@@ -1,30 +1,30 @@
-//! How far the predictions of two models are apart, on a text.
+//! Divergence of the predictions of two models on a text.
 
 use emberlm_model::{CausalLm, Inputs, ModelBackend, ModelConfig, SequenceBatch};
 use rayon::prelude::*;
 use serde::Serialize;
 
-/// Tokens that are looked at together, without what went before them.
+/// Tokens of a piece, which is evaluated without the text before it.
 const PIECE: usize = 512;
 
-/// Rows of logits that are held at a time, two models' of them.
+/// Rows of logits per model that are in memory at a time.
 const ROWS: usize = 64;
 
-/// What two models make of the same text.
+/// The predictions of two models on the same text, compared.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct Divergence {
-    /// Mean over positions of the Kullback-Leibler divergence of the second's prediction from the first's, in nats.
+    /// Mean over positions of the Kullback-Leibler divergence KL(first ‖ second), in nats.
     pub kl: f64,
-    /// The first's mean loss over the same positions, in nats.
+    /// Mean loss of the first model over the same positions, in nats.
     pub loss_before: f64,
-    /// The second's.
+    /// Mean loss of the second model.
     pub loss_after: f64,
-    /// Positions: all tokens but the first of each piece.
+    /// Positions: all tokens except the first of each piece.
     pub positions: usize,
 }
 
-/// Compares the predictions of `before` and `after` for each token of a text from those before it, in pieces of 512
-/// tokens. `None` for a text of fewer than two tokens.
+/// Compares the next-token predictions of `before` and `after` on a text, in pieces of 512 tokens. `None` for a text of
+/// fewer than two tokens.
 pub fn divergence<B: ModelBackend>(
     config: &ModelConfig,
     before: &CausalLm<B>,
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_is_the_textbooks_formula() {
+    fn a_row_equals_the_textbook_formula() {
         // p = (1/2, 1/4, 1/4), q = (1/4, 1/4, 1/2): Σ p ln(p/q) = ln 2 / 2 − ln 2 / 4.
         let log = |values: [f32; 3], shift: f32| values.map(|value| value.ln() + shift);
         let (p, q) = (log([0.5, 0.25, 0.25], 3.0), log([0.25, 0.25, 0.5], -4.0));

@@ -6,27 +6,27 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::trainer::step::loss_sum;
 
-/// What an evaluation found.
+/// The result of an evaluation.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Evaluation {
-    /// Mean over all supervised tokens of the negative log-likelihood, in nats; weighted, where the data has weights.
+    /// Mean over all supervised tokens of the negative log-likelihood, in nats; weighted, if the data has weights.
     #[serde(deserialize_with = "number")]
     pub loss: f64,
     /// `exp(loss)`.
     #[serde(deserialize_with = "number")]
     pub perplexity: f64,
-    /// Tokens that were counted.
+    /// Supervised tokens.
     pub supervised_tokens: usize,
-    /// Examples that they are in.
+    /// Examples.
     pub examples: usize,
 }
 
-/// JSON has no infinity and no NaN: they are written as null.
+/// JSON has neither infinity nor NaN: they are written as null.
 fn number<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
     Ok(Option::deserialize(from)?.unwrap_or(f64::NAN))
 }
 
-/// Evaluates a model on examples, each in a row of its own. The result doesn't depend on `batch_size` but for rounding.
+/// Evaluates a model on examples, one per row. `batch_size` influences the result by rounding only.
 pub fn evaluate<B: ModelBackend>(
     model: &CausalLm<B>,
     config: &ModelConfig,
@@ -37,7 +37,7 @@ pub fn evaluate<B: ModelBackend>(
     evaluate_in(Layout::OnePerRow, model, config, data, pad_id, batch_size)
 }
 
-/// As [`evaluate`], with rows of another layout, `batch_size` of them at a time. The result is the same but for rounding.
+/// As [`evaluate`], with another layout of rows, `batch_size` of them at a time. The result is the same up to rounding.
 pub fn evaluate_in<B: ModelBackend>(
     layout: Layout,
     model: &CausalLm<B>,

@@ -1,4 +1,4 @@
-//! Text from a model: prompt, cache, sampling, stop.
+//! Text generation: prompt, KV cache, sampling, stop conditions.
 
 use std::collections::BTreeSet;
 
@@ -7,22 +7,23 @@ use emberlm_lora::random::{generator, unit};
 use emberlm_model::{CausalLm, Inputs, KvCache, ModelBackend, ModelConfig, SequenceBatch};
 use rand_chacha::ChaCha8Rng;
 
-/// How the next token is chosen.
+/// Options of generation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sampling {
-    /// Longest answer, in tokens.
+    /// Maximum length of an answer in tokens.
     pub max_new_tokens: usize,
-    /// 0: the likeliest token always.
+    /// Temperature; 0: always the most likely token.
     pub temperature: f64,
-    /// Only the likeliest tokens that together have this probability.
+    /// Sample from the most likely tokens that together have this probability.
     pub top_p: f64,
-    /// Only so many of the likeliest tokens; 0: all.
+    /// Sample from this number of most likely tokens; 0: all.
     pub top_k: usize,
-    /// Logits of tokens that have occurred are divided by it if positive, else multiplied (Keskar et al., 2019, arXiv:1909.05858).
+    /// Divisor of positive, and factor of negative, logits of tokens that have occurred (Keskar et al., 2019,
+    /// arXiv:1909.05858).
     pub repetition_penalty: f64,
-    /// Seed of the choice.
+    /// Seed of sampling.
     pub seed: u64,
-    /// Texts before which the answer ends.
+    /// Stop texts, before which the answer ends.
     pub stop: Vec<String>,
 }
 
@@ -43,34 +44,34 @@ impl Default for Sampling {
 /// Why an answer ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ended {
-    /// The model said so.
+    /// At an end token.
     EndOfTurn,
-    /// A stop text came.
+    /// At a stop text.
     StopText,
-    /// It was as long as it may be.
+    /// At the maximum length.
     Length,
 }
 
 /// An answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The text, without end marks and stop texts.
+    /// The text, without end tokens and stop texts.
     pub text: String,
-    /// Its tokens, the end mark included where there was one.
+    /// Its tokens, with the end token if it has one.
     pub ids: Vec<u32>,
     /// Why it ended.
     pub ended: Ended,
 }
 
-/// Why no answer could be made.
+/// Why generation fails.
 #[derive(Debug, thiserror::Error)]
 pub enum GenerateError {
     /// A prompt without tokens.
-    #[error("the prompt has no tokens; there is nothing to continue")]
+    #[error("the prompt is empty: expected at least one token")]
     EmptyPrompt,
-    /// A token of the prompt that the model doesn't know.
+    /// A token of the prompt is outside the model's vocabulary.
     #[error(
-        "the prompt has the token {id}, and the model knows {vocab_size} tokens only: tokenizer and model don't belong together"
+        "the prompt contains token {id}, but the model's vocabulary has {vocab_size} tokens: the tokenizer does not belong to the model"
     )]
     UnknownToken {
         /// The token.
@@ -78,17 +79,17 @@ pub enum GenerateError {
         /// Rows of the embedding.
         vocab_size: usize,
     },
-    /// Logits that aren't numbers.
+    /// The logits are NaN.
     #[error(
-        "the model computes NaN: its weights or the adapter's are damaged, or training diverged"
+        "the model computes NaN: the weights of the model or the adapter are damaged, or training diverged"
     )]
     NotFinite,
-    /// The tokenizer.
+    /// Of the tokenizer.
     #[error(transparent)]
     Tokenizer(#[from] DataError),
 }
 
-/// A model that answers. Tokens that a prompt has in common with the one before aren't computed again.
+/// Generates answers. The prefix that a prompt shares with the one before is not recomputed.
 pub struct Generator<'a, B: ModelBackend> {
     model: &'a CausalLm<B>,
     config: &'a ModelConfig,
@@ -108,7 +109,7 @@ impl<'a, B: ModelBackend> Generator<'a, B> {
         Self { model, config, tokenizer, cache, cached: Vec::new() }
     }
 
-    /// Continues a prompt. `on_text` gets the answer piece by piece, as it comes.
+    /// Continues a prompt. `on_text` is called with each piece of the answer.
     ///
     /// # Errors
     /// [`GenerateError`].
@@ -151,12 +152,12 @@ impl<'a, B: ModelBackend> Generator<'a, B> {
         Ok(Answer { text, ids: context.split_off(prompt.len()), ended })
     }
 
-    /// Brings the cache to `context` and returns the logits after its last token.
+    /// Extends the cache to `context` and returns the logits after its last token.
     fn advance(&mut self, context: &[u32]) -> Result<Vec<f32>, GenerateError> {
         let Some((_, before_last)) = context.split_last() else {
             return Err(GenerateError::EmptyPrompt);
         };
-        // The last token is always computed: its logits are wanted.
+        // The last token is always computed, for its logits.
         if !before_last.starts_with(&self.cached) {
             self.cache = KvCache::new(self.config.num_hidden_layers);
             self.cached.clear();
@@ -181,7 +182,7 @@ impl<'a, B: ModelBackend> Generator<'a, B> {
     }
 }
 
-/// The next token, by the logits and the tokens so far.
+/// Chooses the next token from the logits and the tokens so far.
 fn choose(
     logits: &mut [f32],
     context: &[u32],
@@ -202,7 +203,7 @@ fn choose(
         return Ok(greatest(logits));
     }
     let mut order: Vec<u32> = (0..logits.len() as u32).collect();
-    // Ties by id, so that the choice is a function of the seed alone.
+    // Ties are broken by id, so that the choice depends on the seed alone.
     order.sort_by(|&a, &b| logits[b as usize].total_cmp(&logits[a as usize]).then(a.cmp(&b)));
     if sampling.top_k > 0 {
         order.truncate(sampling.top_k);
@@ -227,7 +228,7 @@ fn choose(
     Ok(order[weights.len() - 1])
 }
 
-/// The first of the greatest.
+/// The index of the first maximum.
 fn greatest(logits: &[f32]) -> u32 {
     let mut best = 0;
     for (id, &logit) in logits.iter().enumerate() {
@@ -238,19 +239,26 @@ fn greatest(logits: &[f32]) -> u32 {
     best as u32
 }
 
-/// Text that is handed on as soon as it can't be the beginning of a stop text any more.
+/// End tokens of an answer: the tokenizer's and the model's.
+pub fn stop_ids(config: &ModelConfig, tokenizer: &TextTokenizer) -> BTreeSet<u32> {
+    let mut ids = tokenizer.stop_ids();
+    ids.extend(&config.eos_token_ids);
+    ids
+}
+
+/// Holds text back as long as it may be the start of a stop text.
 struct StopBuffer<'a> {
     stops: &'a [String],
     text: String,
-    handed_on: usize,
+    emitted: usize,
 }
 
 impl<'a> StopBuffer<'a> {
     fn new(stops: &'a [String]) -> Self {
-        Self { stops, text: String::new(), handed_on: 0 }
+        Self { stops, text: String::new(), emitted: 0 }
     }
 
-    /// Adds a piece; true if a stop text has come, and `text` then ends before it.
+    /// Adds a piece. Returns true at a stop text, before which `text` then ends.
     fn push(&mut self, piece: &str, on_text: &mut impl FnMut(&str)) -> bool {
         self.text.push_str(piece);
         let stop = self.stops.iter().filter_map(|stop| self.text.find(stop.as_str())).min();
@@ -261,19 +269,19 @@ impl<'a> StopBuffer<'a> {
         let held = (0..self.text.len())
             .filter(|&at| self.text.is_char_boundary(at))
             .find(|&at| self.stops.iter().any(|stop| stop.starts_with(&self.text[at..])));
-        self.hand_on(held.unwrap_or(self.text.len()), on_text);
+        self.emit(held.unwrap_or(self.text.len()), on_text);
         false
     }
 
-    fn hand_on(&mut self, to: usize, on_text: &mut impl FnMut(&str)) {
-        if to > self.handed_on {
-            on_text(&self.text[self.handed_on..to]);
-            self.handed_on = to;
+    fn emit(&mut self, to: usize, on_text: &mut impl FnMut(&str)) {
+        if to > self.emitted {
+            on_text(&self.text[self.emitted..to]);
+            self.emitted = to;
         }
     }
 
     fn finish(mut self, on_text: &mut impl FnMut(&str)) -> String {
-        self.hand_on(self.text.len(), on_text);
+        self.emit(self.text.len(), on_text);
         self.text
     }
 }
@@ -282,7 +290,7 @@ impl<'a> StopBuffer<'a> {
 mod tests {
     use super::*;
 
-    fn handed_on(stops: &[&str], pieces: &[&str]) -> (String, Vec<String>, bool) {
+    fn emitted(stops: &[&str], pieces: &[&str]) -> (String, Vec<String>, bool) {
         let stops: Vec<String> = stops.iter().map(|s| s.to_string()).collect();
         let mut buffer = StopBuffer::new(&stops);
         let mut out = Vec::new();
@@ -294,14 +302,14 @@ mod tests {
 
     #[test]
     fn no_part_of_a_stop_text_is_shown() {
-        let (text, out, stopped) = handed_on(&["END"], &["a", "bE", "N", "Dc"]);
+        let (text, out, stopped) = emitted(&["END"], &["a", "bE", "N", "Dc"]);
         assert!(stopped);
         assert_eq!((text.as_str(), out.concat().as_str()), ("ab", "ab"));
     }
 
     #[test]
-    fn what_only_looked_like_a_stop_text_is_shown() {
-        let (text, out, stopped) = handed_on(&["END"], &["E", "N", "É", "E"]);
+    fn an_incomplete_stop_text_is_shown() {
+        let (text, out, stopped) = emitted(&["END"], &["E", "N", "É", "E"]);
         assert!(!stopped);
         assert_eq!((text.as_str(), out.concat().as_str()), ("ENÉE", "ENÉE"));
     }
@@ -332,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_penalty_pushes_repetitions_down() {
+    fn a_penalty_lowers_repeated_tokens() {
         let sampling = Sampling { repetition_penalty: 4.0, ..Sampling::default() };
         let mut rng = generator(0, "test", &[]);
         assert_eq!(choose(&mut [2.0, 1.0], &[0], &sampling, &mut rng).unwrap(), 1);

@@ -1,4 +1,4 @@
-//! Looking at a model from outside: loss and perplexity, generation, divergence between two models, one batch in detail.
+//! Evaluating a model: loss and perplexity, generation, divergence of two models, one batch in detail.
 
 pub mod batch_debug;
 pub mod divergence;

@@ -1,4 +1,4 @@
-//! Memory: what a run is expected to need ([`footprint`]), and what the process has used.
+//! Memory: the estimate for a run ([`footprint`]), and the use of the process.
 
 pub mod footprint;
 mod process;

@@ -1,6 +1,6 @@
-//! How much memory the process has used.
+//! Memory of the process and of the machine.
 
-/// Bytes that a process can still have, where the system tells (Linux): what is free, within its group's limit.
+/// Bytes available to the process, within the limit of its cgroup; `None` except on Linux.
 pub fn available_memory() -> Option<u64> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
@@ -13,7 +13,7 @@ pub fn available_memory() -> Option<u64> {
     Some(in_group.map_or(free, |in_group| free.min(in_group)))
 }
 
-/// The greatest resident set so far, in MiB, where the system tells (Linux).
+/// Peak resident set so far in MiB; `None` except on Linux.
 pub fn peak_memory_mib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,7 +1,7 @@
-//! Charts: curves and bars in SVG, with everything that is text left to the page.
+//! Charts: curves and bars in SVG; their text is part of the page.
 //!
-//! The SVG is stretched to the place it has, and lines keep their width (`vector-effect`); labels stand around it at
-//! shares of its size. So text is as large on a telephone as on a desk.
+//! The SVG is stretched to its container while lines keep their width (`vector-effect`); labels are placed around it in
+//! percent. So text has the same size on every screen.
 
 use std::fmt::Write;
 
@@ -10,26 +10,26 @@ use serde::Serialize;
 use super::scale::{Scale, Spacing, number};
 use super::thin::{Point, smoothed, span, with_extremes, with_last};
 
-/// Units of the drawing in each direction.
+/// Width and height of the SVG's coordinates.
 const SIZE: f64 = 1000.0;
 
-/// Colours there are; the page has them by number.
+/// Number of colours in the style sheet.
 const COLOURS: usize = 6;
 
-/// Kinds of dashes there are.
+/// Number of dash patterns in the style sheet.
 const DASHES: usize = 5;
 
-/// A chart as the page draws it.
+/// A chart on the page.
 #[derive(Debug, Serialize)]
 pub(crate) struct Chart {
-    /// Its name among the page's elements.
+    /// Its element id.
     id: &'static str,
     title: &'static str,
-    /// Of the values, and what else is to be said in a line.
+    /// Unit of the values, and remarks.
     unit: String,
     x_title: &'static str,
-    /// For readers who don't see it.
-    spoken: String,
+    /// A description for screen readers.
+    description: String,
     x: Vec<Tick>,
     y: Vec<Tick>,
     curves: Vec<Drawn>,
@@ -41,22 +41,22 @@ pub(crate) struct Chart {
     scale: Scale,
 }
 
-/// A tick: where, as a percentage from the left or from the top, and what stands there.
+/// A tick: its position in percent from the left or the top, and its label.
 #[derive(Debug, Serialize)]
 struct Tick {
     at: f64,
     label: String,
 }
 
-/// A curve: an SVG path, and what is shown where it is pointed at.
+/// A curve: an SVG path, and the values shown at the pointer.
 #[derive(Debug, Serialize)]
 struct Drawn {
     class: String,
     path: String,
-    /// Whose it is; empty for a curve that isn't told about.
+    /// Its name at the pointer; empty for a curve without values there.
     name: String,
     colour: usize,
-    /// For each point of the path: where it is on the x axis, and its value.
+    /// The x and y values of the path's points.
     xs: String,
     ys: String,
 }
@@ -86,48 +86,48 @@ struct Entry {
 
 /// A curve before it is drawn.
 pub(crate) struct Curve {
-    /// What it is called in the legend; empty for one that is alone.
+    /// Its name in the legend; empty for a single curve.
     pub(crate) label: String,
-    /// Its colour and dashes.
+    /// Number of its colour and dash pattern.
     pub(crate) style: usize,
-    /// Rising along x.
+    /// In ascending order of x.
     pub(crate) points: Vec<Point>,
     /// How it is drawn.
-    pub(crate) look: Look,
+    pub(crate) line_style: LineStyle,
 }
 
 /// How a curve is drawn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Look {
-    /// As it is.
+pub(crate) enum LineStyle {
+    /// As a plain line.
     Plain,
-    /// A running mean over its points.
+    /// As its running mean, with the points faint behind it.
     Smoothed,
     /// With a dot at each point.
     Dotted,
-    /// Behind the others.
+    /// Faint, behind the others.
     Faint,
 }
 
-/// What is said around a chart.
+/// Titles and options of a chart.
 pub(crate) struct Titles {
     pub(crate) id: &'static str,
     pub(crate) title: &'static str,
     pub(crate) unit: &'static str,
     pub(crate) x: &'static str,
     pub(crate) spacing: Spacing,
-    /// Whether values far apart may lie by their logarithm.
+    /// Whether the axis of values may be logarithmic.
     pub(crate) may_be_log: bool,
     pub(crate) is_wide: bool,
 }
 
-/// The classes of a style: each has a colour, and those of the same colour other dashes.
+/// The CSS classes of a style: a colour and a dash pattern, whose combinations are distinct.
 pub(crate) fn classes(style: usize) -> String {
     format!("c{} d{}", style % COLOURS, style % DASHES)
 }
 
 impl Chart {
-    /// Draws curves; `None` if there is not a point.
+    /// Draws curves; `None` without any point.
     pub(crate) fn of(titles: &Titles, curves: &[Curve]) -> Option<Self> {
         let all = || curves.iter().flat_map(|curve| &curve.points);
         all().next()?;
@@ -137,32 +137,32 @@ impl Chart {
             first = 0.0;
         }
         let x = Scale::exact(first, last, titles.spacing);
-        // What is faint may leave the chart at its top, where that lets the others be seen.
-        let strong = curves.iter().filter(|curve| curve.look != Look::Faint);
-        let greatest = strong
+        // Faint curves may be cut off at the top, so that peaks do not flatten the others.
+        let strong = curves.iter().filter(|curve| curve.line_style != LineStyle::Faint);
+        let highest = strong
             .flat_map(|curve| &curve.points)
-            .fold(f64::NEG_INFINITY, |greatest, (_, value)| greatest.max(*value));
-        let ceiling = greatest + 0.25 * greatest.abs();
+            .fold(f64::NEG_INFINITY, |highest, (_, value)| highest.max(*value));
+        let ceiling = highest + 0.25 * highest.abs();
         let values = all().map(|(_, value)| *value).filter(|value| *value <= ceiling);
         let y = if titles.may_be_log { Scale::of(values) } else { Scale::linear(values) };
         let mut chart = Self::empty(titles, &x, &y);
         let curves = || curves.iter().filter(|curve| !curve.points.is_empty());
         let span_of = |curve: &Curve| {
             let span = span(curve.points.len());
-            (curve.look == Look::Smoothed && span > 1).then_some(span)
+            (curve.line_style == LineStyle::Smoothed && span > 1).then_some(span)
         };
         let spans: Vec<usize> = curves().filter_map(span_of).collect();
-        // The faint ones first: none lies on another's line.
+        // Faint curves first, so that they do not cover the others.
         for curve in curves().filter(|curve| span_of(curve).is_some()) {
             chart.faint(&classes(curve.style), &with_extremes(&curve.points), &x, &y);
         }
-        for curve in curves().filter(|curve| curve.look == Look::Faint) {
+        for curve in curves().filter(|curve| curve.line_style == LineStyle::Faint) {
             let class = classes(curve.style);
             chart.faint(&class, &with_extremes(&curve.points), &x, &y);
             let class = format!("raw {class}");
             chart.legend.push(Entry { class, label: curve.label.clone() });
         }
-        for curve in curves().filter(|curve| curve.look != Look::Faint) {
+        for curve in curves().filter(|curve| curve.line_style != LineStyle::Faint) {
             let line = match span_of(curve) {
                 Some(span) => with_last(&smoothed(&curve.points, span)),
                 None => with_extremes(&curve.points),
@@ -170,8 +170,8 @@ impl Chart {
             chart.strong(&classes(curve.style), curve, &line, &x, &y);
         }
         let faint = curves().find(|curve| span_of(curve).is_some());
-        chart.say_spans(&spans, faint.map_or(0, |curve| curve.style));
-        // A single line says for itself what it is.
+        chart.explain_spans(&spans, faint.map_or(0, |curve| curve.style));
+        // A single curve needs no legend.
         chart.legend.retain(|entry| !entry.label.is_empty());
         if y.is_log() {
             chart.add_to_unit("logarithmic");
@@ -179,7 +179,7 @@ impl Chart {
         Some(chart)
     }
 
-    /// Draws a histogram: bars side by side, each with its borders, its count and what it is called.
+    /// Draws a histogram of bars: left and right border, count and label.
     pub(crate) fn bars(titles: &Titles, bars: &[(f64, f64, f64, String)]) -> Option<Self> {
         let (first, last) = (bars.first()?, bars.last()?);
         let x = Scale::exact(first.0, last.1, Spacing::Linear);
@@ -202,41 +202,41 @@ impl Chart {
             })
             .collect();
         let peak = bars.iter().max_by(|a, b| a.2.total_cmp(&b.2));
-        chart.spoken = format!(
-            "{}: most are {}",
+        chart.description = format!(
+            "{}: the largest bin is {}",
             titles.title,
             peak.map(|bar| bar.3.as_str()).unwrap_or("none")
         );
         Some(chart)
     }
 
-    /// A vertical line where something is proposed.
+    /// Adds a labelled vertical line.
     pub(crate) fn mark(&mut self, value: f64, label: String) {
         let at = self.scale.at(value);
         self.marks.push(Mark { at: percent(at), label, is_right: at > 0.6 });
     }
 
-    /// Says what lines and what faint ones are, where there are both.
-    fn say_spans(&mut self, spans: &[usize], style: usize) {
-        let (Some(least), Some(greatest)) = (spans.iter().min(), spans.iter().max()) else {
+    /// Explains in the legend which lines are running means and which are single steps.
+    fn explain_spans(&mut self, spans: &[usize], style: usize) {
+        let (Some(lowest), Some(highest)) = (spans.iter().min(), spans.iter().max()) else {
             return;
         };
         let over =
-            if least == greatest { format!("{least}") } else { format!("{least} to {greatest}") };
-        let said = format!("running mean over {over} steps");
+            if lowest == highest { format!("{lowest}") } else { format!("{lowest} to {highest}") };
+        let text = format!("running mean over {over} steps");
         match &mut self.legend[..] {
-            [only] if only.label.is_empty() => only.label = said,
-            _ => self.add_to_unit(&said),
+            [only] if only.label.is_empty() => only.label = text,
+            _ => self.add_to_unit(&text),
         }
         let class = format!("raw {}", classes(style));
         self.legend.push(Entry { class, label: "each step".to_owned() });
     }
 
-    fn add_to_unit(&mut self, said: &str) {
+    fn add_to_unit(&mut self, text: &str) {
         if !self.unit.is_empty() {
             self.unit.push_str(" · ");
         }
-        self.unit.push_str(said);
+        self.unit.push_str(text);
     }
 
     fn empty(titles: &Titles, x: &Scale, y: &Scale) -> Self {
@@ -252,7 +252,7 @@ impl Chart {
             title: titles.title,
             unit: titles.unit.to_owned(),
             x_title: titles.x,
-            spoken: String::new(),
+            description: String::new(),
             x: ticks(x, false),
             y: ticks(y, true),
             curves: Vec::new(),
@@ -271,12 +271,12 @@ impl Chart {
     }
 
     fn strong(&mut self, style: &str, curve: &Curve, points: &[Point], x: &Scale, y: &Scale) {
-        // A line through a single point can't be seen.
-        let is_dotted = curve.look == Look::Dotted || points.len() == 1;
+        // A line through a single point is invisible.
+        let is_dotted = curve.line_style == LineStyle::Dotted || points.len() == 1;
         if is_dotted {
             let dots = points.iter().fold(String::new(), |mut path, point| {
                 let [x, y] = place(point, x, y);
-                // Of no length: the round ends of a wide line.
+                // A line of no length: its round ends are a dot.
                 let _ = write!(path, "M{x:.1} {y:.1}h0");
                 path
             });
@@ -284,9 +284,8 @@ impl Chart {
             let class = format!("dots {style}");
             self.curves.push(Drawn { class, path: dots, name, colour: 0, xs, ys });
         }
-        let joined = |of: &dyn Fn(&Point) -> String| {
-            points.iter().map(of).collect::<Vec<_>>().join(" ").replace('\u{202f}', "_")
-        };
+        let joined =
+            |of: &dyn Fn(&Point) -> String| points.iter().map(of).collect::<Vec<_>>().join(" ");
         self.curves.push(Drawn {
             class: format!("line {style}"),
             path: path(points, x, y),
@@ -300,10 +299,10 @@ impl Chart {
         if let (Some((_, first)), Some((step, last))) = (curve.points.first(), curve.points.last())
         {
             let (first, last, step) = (number(*first), number(*last), number(*step));
-            let lead = if self.spoken.is_empty() { self.title } else { ";" };
+            let lead = if self.description.is_empty() { self.title } else { ";" };
             let label = [lead, &curve.label].join(" ");
-            let said = format!("{}: from {first} to {last} at {step}", label.trim_end());
-            self.spoken.push_str(&said);
+            let text = format!("{}: from {first} to {last} at {step}", label.trim_end());
+            self.description.push_str(&text);
         }
     }
 }
@@ -340,14 +339,15 @@ mod tests {
         is_wide: true,
     };
 
-    fn curve(style: usize, points: Vec<Point>, look: Look) -> Curve {
-        Curve { label: format!("run {style}"), style, points, look }
+    fn curve(style: usize, points: Vec<Point>, line_style: LineStyle) -> Curve {
+        Curve { label: format!("run {style}"), style, points, line_style }
     }
 
     #[test]
-    fn points_lie_where_their_values_are() {
+    fn points_are_placed_by_their_values() {
         let chart =
-            Chart::of(&TITLES, &[curve(0, vec![(0.0, 0.0), (10.0, 4.0)], Look::Plain)]).unwrap();
+            Chart::of(&TITLES, &[curve(0, vec![(0.0, 0.0), (10.0, 4.0)], LineStyle::Plain)])
+                .unwrap();
         let line = &chart.curves[0];
         // The axis ends at 4.16.
         assert_eq!(line.path, "M0.0 1000.0L1000.0 38.5");
@@ -358,9 +358,9 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_is_drawn_over_the_points_it_is_of() {
+    fn a_running_mean_is_drawn_over_its_points() {
         let points: Vec<Point> = (1..=400).map(|x| (f64::from(x), f64::from(x % 9))).collect();
-        let chart = Chart::of(&TITLES, &[curve(1, points, Look::Smoothed)]).unwrap();
+        let chart = Chart::of(&TITLES, &[curve(1, points, LineStyle::Smoothed)]).unwrap();
         let classes: Vec<&str> = chart.curves.iter().map(|curve| curve.class.as_str()).collect();
         assert_eq!(classes, ["raw c1 d1", "line c1 d1"]);
         assert!(chart.unit.contains("running mean over 10 steps"), "{}", chart.unit);
@@ -372,9 +372,9 @@ mod tests {
     }
 
     #[test]
-    fn faint_peaks_leave_the_chart_and_nothing_else_does() {
-        let faint = curve(0, vec![(0.0, 1.0), (5.0, 100.0), (10.0, 3.0)], Look::Faint);
-        let line = curve(0, vec![(0.0, 2.0), (10.0, 4.0)], Look::Plain);
+    fn only_faint_peaks_are_cut_off() {
+        let faint = curve(0, vec![(0.0, 1.0), (5.0, 100.0), (10.0, 3.0)], LineStyle::Faint);
+        let line = curve(0, vec![(0.0, 2.0), (10.0, 4.0)], LineStyle::Plain);
         let chart = Chart::of(&TITLES, &[faint, line]).unwrap();
         let labels: Vec<&str> = chart.y.iter().map(|tick| tick.label.as_str()).collect();
         assert_eq!(labels.last(), Some(&"4.0"), "{labels:?}");
@@ -384,16 +384,16 @@ mod tests {
     }
 
     #[test]
-    fn one_point_is_a_dot_and_none_is_no_chart() {
-        let chart = Chart::of(&TITLES, &[curve(0, vec![(1.0, 2.0)], Look::Smoothed)]).unwrap();
+    fn one_point_is_a_dot_and_no_point_is_no_chart() {
+        let chart = Chart::of(&TITLES, &[curve(0, vec![(1.0, 2.0)], LineStyle::Smoothed)]).unwrap();
         assert!(chart.curves.iter().any(|curve| curve.class.starts_with("dots")));
         assert!(!format!("{chart:?}").contains("NaN"));
-        assert!(Chart::of(&TITLES, &[curve(0, Vec::new(), Look::Plain)]).is_none());
+        assert!(Chart::of(&TITLES, &[curve(0, Vec::new(), LineStyle::Plain)]).is_none());
         assert!(Chart::bars(&TITLES, &[]).is_none());
     }
 
     #[test]
-    fn thirty_runs_all_look_different() {
+    fn thirty_styles_are_distinct() {
         let styles: std::collections::BTreeSet<String> = (0..30).map(classes).collect();
         assert_eq!(styles.len(), 30);
     }

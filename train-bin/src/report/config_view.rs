@@ -1,26 +1,28 @@
-//! A run's configuration in a line, and where several differ.
+//! A run's configuration in one line, and the differences between several.
 
 use serde::Serialize;
 use toml::{Table, Value};
 
-/// A key in which runs differ.
+use crate::config::flatten;
+
+/// A setting in which runs differ.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct Difference {
     /// `section.key`.
     pub(crate) key: String,
-    /// What each run has; `None` where it has no such key.
+    /// Its value in each run; `None` if a run lacks it.
     pub(crate) values: Vec<Option<String>>,
 }
 
-/// Keys that say where results lie and how often they are told: they differ always, and change nothing.
-const OF_NO_INTEREST: [&str; 3] = ["train.output_dir", "train.overwrite", "data.date"];
+/// Settings that always differ and do not influence training.
+const IGNORED: [&str; 3] = ["train.output_dir", "train.overwrite", "data.date"];
 
-/// The keys in which configurations differ, in the first one's order.
+/// The settings in which configurations differ, in the first one's order.
 pub(crate) fn differences(configs: &[&Table]) -> Vec<Difference> {
-    let flat: Vec<Vec<(String, String)>> = configs.iter().map(|config| flattened(config)).collect();
+    let flat: Vec<Vec<(String, String)>> = configs.iter().map(|config| settings(config)).collect();
     let mut keys: Vec<&String> = Vec::new();
     for (key, _) in flat.iter().flatten() {
-        if !keys.contains(&key) && !OF_NO_INTEREST.contains(&key.as_str()) {
+        if !keys.contains(&key) && !IGNORED.contains(&key.as_str()) {
             keys.push(key);
         }
     }
@@ -35,23 +37,15 @@ pub(crate) fn differences(configs: &[&Table]) -> Vec<Difference> {
     keys.into_iter().filter_map(row).collect()
 }
 
-fn flattened(config: &Table) -> Vec<(String, String)> {
-    let mut flat = Vec::new();
-    let mut open: Vec<(String, &Table)> = vec![(String::new(), config)];
-    while let Some((prefix, table)) = open.pop() {
-        for (key, value) in table {
-            let key = format!("{prefix}{key}");
-            match value {
-                Value::Table(table) => open.push((format!("{key}."), table)),
-                Value::String(text) => flat.push((key, text.clone())),
-                value => flat.push((key, value.to_string())),
-            }
-        }
-    }
-    flat
+fn settings(config: &Table) -> Vec<(String, String)> {
+    let text = |value: &Value| match value {
+        Value::String(text) => text.clone(),
+        value => value.to_string(),
+    };
+    flatten(config).map(|(key, value)| (key, text(value))).collect()
 }
 
-/// Model, method, optimizer, rate and batch, as far as they are told.
+/// Model, method, optimizer, learning rate and batch, as far as they are set.
 pub(crate) fn in_a_line(config: &Table) -> Vec<String> {
     let at = |section: &str, key: &str| config.get(section)?.get(key);
     let text = |section, key| {
@@ -78,12 +72,12 @@ pub(crate) fn in_a_line(config: &Table) -> Vec<String> {
     line.extend(text("train", "optimizer"));
     if let Some(rate) = at("train", "learning_rate").and_then(Value::as_float) {
         let schedule = text("train", "schedule").unwrap_or_default();
-        line.push(format!("rate {} {schedule}", super::scale::rate(rate)).trim_end().to_owned());
+        line.push(format!("lr {} {schedule}", super::scale::rate(rate)).trim_end().to_owned());
     }
     if let (Some(micro), Some(accumulation)) =
         (text("train", "micro_batch_size"), text("train", "grad_accumulation"))
     {
-        line.push(format!("{micro} × {accumulation} rows a step"));
+        line.push(format!("{micro} × {accumulation} rows per step"));
     }
     line.extend(text("model", "backend").filter(|backend| backend != "auto"));
     line
@@ -116,14 +110,14 @@ mod tests {
     }
 
     #[test]
-    fn a_line_says_what_is_known() {
+    fn a_line_lists_the_settings_that_are_set() {
         let config = table(
             "[model]\npath = \"/m/SmolLM2-135M/\"\nquant = \"nf4\"\n[lora]\nr = 16\n[train]\nlearning_rate = 2e-4\n\
              schedule = \"cosine\"\nmicro_batch_size = 4\ngrad_accumulation = 2\noptimizer = \"adamw\"\n",
         );
         assert_eq!(
             in_a_line(&config).join(" · "),
-            "SmolLM2-135M · nf4 · LoRA, rank 16 · adamw · rate 2e-4 cosine · 4 × 2 rows a step"
+            "SmolLM2-135M · nf4 · LoRA, rank 16 · adamw · lr 2e-4 cosine · 4 × 2 rows per step"
         );
         assert!(in_a_line(&Table::new()).is_empty());
         assert_eq!(in_a_line(&table("model = 3\nlora = false\ntrain = []\n")).len(), 2);

@@ -1,50 +1,35 @@
-//! A report: one page in HTML about one run or several, out of nothing but their folders.
+//! Reports: an HTML page on one run or several, made from their folders alone.
 //!
-//! The page holds everything that it shows, asks nothing of any network, and is complete without its script, which adds
-//! values where the pointer is and a switch between light and dark.
+//! The page is self-contained, loads nothing from a network, and is complete without its script, which adds values at the
+//! pointer and a switch between light and dark.
 
 mod chart;
 mod config_view;
+mod error;
 mod read;
 mod samples;
 mod scale;
 mod summary;
 mod sweep;
+mod templates;
 mod thin;
 
+pub use error::ReportError;
 pub use sweep::sweep_page;
 
 use std::path::PathBuf;
 
-use minijinja::{AutoEscape, Environment, context};
+use indicatif::HumanCount;
+use minijinja::context;
 use serde::Serialize;
 
 use crate::run::dataset_stats::DatasetStats;
-use chart::{Chart, Curve, Look, Titles, classes};
-use read::{RunData, StepRow};
+use chart::{Chart, Curve, LineStyle, Titles, classes};
+use read::RunData;
 use scale::Spacing;
+use templates::environment;
 
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-pub enum ReportError {
-    /// No run was named.
-    #[error("no run folder was named")]
-    NoRun,
-    /// Not a run folder.
-    #[error(
-        "{}: no run lies there (none of metrics.jsonl, config.toml, samples.jsonl and data.json). Name a folder that emberlm train wrote to",
-        path.display()
-    )]
-    NotARun {
-        /// What was named.
-        path: PathBuf,
-    },
-    /// The page could not be made.
-    #[error("the page could not be made: {0}")]
-    Page(#[from] minijinja::Error),
-}
-
-/// A run as the page has it.
+/// A run on the page.
 #[derive(Debug, Serialize)]
 struct RunView {
     name: String,
@@ -56,18 +41,18 @@ struct RunView {
     config: Option<String>,
 }
 
-/// A data set as the page has it.
+/// A data set on the page.
 #[derive(Debug, Serialize)]
 struct DataView {
-    /// Whose it is.
+    /// Its title, with the names of its runs.
     title: String,
     facts: String,
     chart: Option<Chart>,
 }
 
-/// The report about runs, as the text of an HTML page. It depends on what lies in the folders and on nothing else.
+/// The report on runs, as the text of an HTML page. It depends on the folders alone.
 ///
-/// What is missing or damaged in a folder is left out and noted on the page.
+/// Missing and damaged files are noted on the page.
 ///
 /// # Errors
 /// [`ReportError`]: a folder without any of a run's files.
@@ -95,23 +80,6 @@ pub fn page(folders: &[PathBuf]) -> Result<String, ReportError> {
     })?)
 }
 
-/// The templates; everything that is filled in is escaped.
-fn environment() -> Result<Environment<'static>, minijinja::Error> {
-    let mut environment = Environment::new();
-    environment.set_auto_escape_callback(|_| AutoEscape::Html);
-    environment.set_trim_blocks(true);
-    environment.set_lstrip_blocks(true);
-    environment.add_template("page.html", include_str!("page.html"))?;
-    environment.add_template("frame.html", include_str!("frame.html"))?;
-    environment.add_template("sweep.html", include_str!("sweep.html"))?;
-    environment.add_template("chart.html", include_str!("chart.html"))?;
-    environment
-        .add_global("style", minijinja::Value::from_safe_string(include_str!("page.css").into()));
-    environment
-        .add_global("script", minijinja::Value::from_safe_string(include_str!("page.js").into()));
-    Ok(environment)
-}
-
 fn view(n: usize, run: &RunData) -> RunView {
     RunView {
         name: run.name.clone(),
@@ -126,26 +94,26 @@ fn view(n: usize, run: &RunData) -> RunView {
 
 fn charts(runs: &[RunData]) -> Vec<Chart> {
     let titles = |id, title, unit, is_wide| {
-        // Rates, speeds and memory are read against 0.
+        // Rates, speeds and memory have a linear axis.
         let may_be_log = is_wide || id == "norm";
         Titles { id, title, unit, x: "step", spacing: Spacing::Linear, may_be_log, is_wide }
     };
-    let of_runs = |look, points: &dyn Fn(&RunData) -> Vec<thin::Point>| -> Vec<Curve> {
+    let of_runs = |line_style, points: &dyn Fn(&RunData) -> Vec<thin::Point>| -> Vec<Curve> {
         let curve = |(style, run): (usize, &RunData)| Curve {
             label: if runs.len() == 1 { String::new() } else { run.name.clone() },
             style,
             points: points(run),
-            look,
+            line_style,
         };
         runs.iter().enumerate().map(curve).collect()
     };
-    let by_step = |look, value: fn(&StepRow) -> Option<f64>| of_runs(look, &|run| run.curve(value));
-    let mut losses = by_step(Look::Smoothed, |row| row.loss);
-    let mut evals = of_runs(Look::Dotted, &RunData::eval_curve);
-    let nats = "nats a token";
+    let by_step = |line_style, name: &str| of_runs(line_style, &|run| run.curve(name));
+    let mut losses = by_step(LineStyle::Smoothed, "loss");
+    let mut evals = of_runs(LineStyle::Dotted, &RunData::eval_curve);
+    let nats = "nats per token";
     let mut charts = Vec::new();
     if let ([loss], [eval]) = (&mut losses[..], &mut evals[..]) {
-        // One run: learning and overfitting are seen against each other.
+        // For a single run, one chart shows overfitting.
         loss.label = "training".to_owned();
         eval.label = "evaluation".to_owned();
         eval.style = 1;
@@ -155,23 +123,23 @@ fn charts(runs: &[RunData]) -> Vec<Chart> {
         charts.push(Chart::of(&titles("loss", "Training loss", nats, true), &losses));
         charts.push(Chart::of(&titles("eval", "Evaluation loss", nats, true), &evals));
     }
-    let norms = by_step(Look::Smoothed, |row| row.grad_norm);
-    let rates = by_step(Look::Plain, |row| row.learning_rate);
-    let speeds = by_step(Look::Smoothed, |row| row.tokens_per_s);
+    let norms = by_step(LineStyle::Smoothed, "grad_norm");
+    let rates = by_step(LineStyle::Plain, "learning_rate");
+    let speeds = by_step(LineStyle::Smoothed, "tokens_per_s");
     charts.push(Chart::of(&titles("norm", "Gradient norm", "before clipping", false), &norms));
     charts.push(Chart::of(&titles("rate", "Learning rate", "", false), &rates));
     charts.push(Chart::of(&titles("speed", "Throughput", "tokens/s", false), &speeds));
-    let mut memory = by_step(Look::Plain, |row| row.peak_memory_mib);
+    let mut memory = by_step(LineStyle::Plain, "peak_memory_mib");
     let in_gib = memory.iter().flat_map(|curve| &curve.points).any(|(_, mib)| *mib >= 4096.0);
     if in_gib {
         memory.iter_mut().flat_map(|curve| &mut curve.points).for_each(|(_, mib)| *mib /= 1024.0);
     }
-    let unit = if in_gib { "GiB, greatest so far" } else { "MiB, greatest so far" };
+    let unit = if in_gib { "GiB, peak so far" } else { "MiB, peak so far" };
     charts.push(Chart::of(&titles("memory", "Memory", unit, false), &memory));
     charts.into_iter().flatten().collect()
 }
 
-/// Histograms of lengths: the same data is shown once.
+/// The data sets of the runs, each once.
 fn data(runs: &[RunData]) -> Vec<DataView> {
     let mut sets: Vec<(&'static str, &DatasetStats, Vec<&str>)> = Vec::new();
     for run in runs {
@@ -197,15 +165,15 @@ fn data(runs: &[RunData]) -> Vec<DataView> {
 }
 
 fn facts(set: &DatasetStats) -> String {
-    let count = |n: usize| scale::grouped(n as f64);
+    let count = |n: usize| HumanCount(n as u64);
     let share = 100.0 * set.supervised_tokens as f64 / set.tokens.max(1) as f64;
     let mut facts = vec![
         format!("{} examples", count(set.examples)),
         format!("{} tokens, {share:.0} % supervised", count(set.tokens)),
-        format!("longest {}", count(set.longest)),
+        format!("longest {} tokens", count(set.longest)),
     ];
     if set.truncated > 0 {
-        facts.push(format!("{} cut", count(set.truncated)));
+        facts.push(format!("{} truncated", count(set.truncated)));
     }
     if set.dropped > 0 {
         facts.push(format!("{} dropped", count(set.dropped)));
@@ -218,7 +186,7 @@ fn lengths(set: &DatasetStats) -> Option<Chart> {
         .lengths
         .iter()
         .map(|bin| {
-            let of = |n: usize| scale::grouped(n as f64);
+            let of = |n: usize| HumanCount(n as u64);
             let label =
                 format!("{} to {} tokens: {} examples", of(bin.from), of(bin.to), of(bin.count));
             (bin.from as f64 - 1.0, bin.to as f64, bin.count as f64, label)
@@ -227,7 +195,7 @@ fn lengths(set: &DatasetStats) -> Option<Chart> {
     let titles = Titles {
         id: "lengths",
         title: "Lengths",
-        unit: "examples by their number of tokens",
+        unit: "examples by number of tokens",
         x: "tokens",
         spacing: Spacing::Linear,
         may_be_log: false,

@@ -10,7 +10,6 @@
   button.hidden = false;
 
   const element = (parent, tag, name) => { const made = document.createElement(tag); made.className = name; parent.appendChild(made); return made; };
-  const text = (value) => value.replaceAll("_", "\u202f");
 
   for (const area of document.querySelectorAll(".area")) {
     const svg = area.querySelector("svg");
@@ -48,7 +47,7 @@
       cross.style.left = at / 10 + "%";
       cross.style.height = box.height + "px";
       const tip = element(area, "div", "tip");
-      element(tip, "b", "").textContent = xTitle + " " + text(first.curve.xs[first.at]);
+      element(tip, "b", "").textContent = xTitle + " " + first.curve.xs[first.at];
       shown.push(cross, tip);
       for (const { curve, at: n } of found) {
         // Runs end at different steps, and are evaluated at different ones.
@@ -59,7 +58,7 @@
         knob.style.background = curve.colour;
         const row = element(tip, "span", "");
         element(row, "i", "").style.background = curve.colour;
-        element(row, "strong", "").textContent = text(curve.ys[n]);
+        element(row, "strong", "").textContent = curve.ys[n];
         element(row, "em", "").textContent = curve.name;
         shown.push(knob);
       }

@@ -1,69 +1,66 @@
-//! A run folder as far as it can be read. What is missing or damaged is noted, and the rest is used.
+//! Reading a run folder for a report. Missing and damaged files are noted, and the rest is used.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 use toml::Table;
 
 use super::thin::Point;
-use crate::run::dataset_stats::{DATA_FILE, DataFile};
+use crate::run::dataset_stats::DatasetStatsFile;
+use crate::run::files::{CONFIG_FILE, DATA_FILE, METRICS_FILE, SAMPLES_FILE};
 
-/// Files of a run folder that a report is made of.
-const METRICS_FILE: &str = "metrics.jsonl";
-const CONFIG_FILE: &str = "config.toml";
-const SAMPLES_FILE: &str = "samples.jsonl";
-
-/// What a run left behind.
+/// The files of a run, as far as they can be read.
 #[derive(Debug, Default)]
 pub(crate) struct RunData {
-    /// What it is called here.
+    /// Its name in the report.
     pub(crate) name: String,
-    /// Where it lies.
+    /// Its path.
     pub(crate) folder: PathBuf,
-    /// Rows of steps, their steps rising.
-    pub(crate) steps: Vec<StepRow>,
+    /// Rows of steps, in ascending order.
+    pub(crate) steps: Vec<MetricsRow>,
     /// Rows of evaluations, likewise.
-    pub(crate) evals: Vec<EvalRow>,
+    pub(crate) evals: Vec<MetricsRow>,
     /// Prompts and answers, in the file's order.
     pub(crate) samples: Vec<SampleRow>,
     /// `data.json`.
-    pub(crate) data: Option<DataFile>,
+    pub(crate) data: Option<DatasetStatsFile>,
     /// The text of `config.toml`.
     pub(crate) config_text: Option<String>,
-    /// Its content, where that is TOML.
+    /// The parsed `config.toml`; empty if it is not valid TOML.
     pub(crate) config: Table,
-    /// What is missing or damaged.
+    /// Notes on missing and damaged files.
     pub(crate) notes: Vec<String>,
 }
 
-/// A row of `metrics.jsonl` for a step. `None`: not told, or not a finite number.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct StepRow {
+/// A row of `metrics.jsonl`, of a step or of an evaluation.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct MetricsRow {
     pub(crate) step: u64,
-    pub(crate) epoch: Option<f64>,
-    pub(crate) loss: Option<f64>,
-    pub(crate) grad_norm: Option<f64>,
-    pub(crate) learning_rate: Option<f64>,
-    pub(crate) supervised_tokens: Option<f64>,
-    pub(crate) tokens: Option<f64>,
-    pub(crate) padding: Option<f64>,
-    pub(crate) tokens_per_s: Option<f64>,
-    pub(crate) peak_memory_mib: Option<f64>,
-    /// Why the step left the weights as they were, where it did.
-    pub(crate) skipped: Option<Value>,
+    /// Its finite numbers by name.
+    values: BTreeMap<String, f64>,
+    /// Whether the step left the weights unchanged.
+    is_skipped: bool,
 }
 
-/// A row of `metrics.jsonl` for an evaluation.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[serde(default)]
-pub(crate) struct EvalRow {
-    pub(crate) step: u64,
-    pub(crate) eval_loss: Option<f64>,
-    pub(crate) eval_perplexity: Option<f64>,
+impl MetricsRow {
+    /// From the JSON object.
+    pub(crate) fn new(row: &Map<String, Value>) -> Self {
+        let number = |(name, value): (&String, &Value)| Some((name.clone(), value.as_f64()?));
+        Self {
+            step: row.get("step").and_then(Value::as_u64).unwrap_or(0),
+            values: row.iter().filter_map(number).collect(),
+            is_skipped: row.contains_key("skipped"),
+        }
+    }
+
+    /// A value by its name; `None` if it is missing or not a finite number.
+    pub(crate) fn get(&self, name: &str) -> Option<f64> {
+        self.values.get(name).copied()
+    }
 }
 
 /// A row of `samples.jsonl`.
@@ -78,10 +75,8 @@ impl RunData {
     /// Reads a folder; `None` if it has none of a run's files.
     pub(crate) fn read(folder: &Path) -> Option<Self> {
         let mut run = Self { folder: folder.to_owned(), ..Self::default() };
-        let found = [METRICS_FILE, CONFIG_FILE, SAMPLES_FILE, DATA_FILE]
-            .into_iter()
-            .any(|file| folder.join(file).exists());
-        if !found {
+        let files = [METRICS_FILE, CONFIG_FILE, SAMPLES_FILE, DATA_FILE];
+        if !files.iter().any(|file| folder.join(file).exists()) {
             return None;
         }
         run.read_metrics();
@@ -91,70 +86,60 @@ impl RunData {
         Some(run)
     }
 
-    /// A curve: what `value` finds in each row of a step.
-    pub(crate) fn curve(&self, value: impl Fn(&StepRow) -> Option<f64>) -> Vec<Point> {
-        let point = |row: &StepRow| Some((row.step as f64, value(row)?));
-        self.steps.iter().filter_map(point).collect()
+    /// A metric of the steps, by its name.
+    pub(crate) fn curve(&self, name: &str) -> Vec<Point> {
+        points(&self.steps, name)
     }
 
-    /// Losses of the evaluations.
+    /// The losses of the evaluations.
     pub(crate) fn eval_curve(&self) -> Vec<Point> {
-        let point = |row: &EvalRow| Some((row.step as f64, row.eval_loss?));
-        self.evals.iter().filter_map(point).collect()
+        points(&self.evals, "eval_loss")
     }
 
     fn read_metrics(&mut self) {
-        let rows: Vec<Value> = match self.rows(METRICS_FILE) {
+        let rows: Vec<Map<String, Value>> = match self.rows(METRICS_FILE) {
             Some(rows) => rows,
-            None => return self.notes.push(format!("There is no {METRICS_FILE}: no curves.")),
+            None => return self.notes.push(format!("{METRICS_FILE} is missing: no curves.")),
         };
         let mut went_back = None;
-        let mut without_number = 0;
+        let mut without_loss = 0;
         for row in rows {
-            if row.get("loss").is_some() {
-                let Ok(row) = StepRow::deserialize(&row) else {
-                    without_number += 1;
-                    continue;
-                };
-                if row.loss.is_none() {
-                    without_number += 1;
-                }
-                // A run that went on from an earlier checkpoint: what came after that is not part of it.
+            let (is_step, is_eval) = (row.contains_key("loss"), row.contains_key("eval_loss"));
+            let row = MetricsRow::new(&row);
+            if is_step {
+                without_loss += usize::from(row.get("loss").is_none());
+                // A resumed run repeats steps after its checkpoint; the earlier rows of these steps are obsolete.
                 if self.steps.last().is_some_and(|last| last.step >= row.step) {
                     went_back = Some(row.step);
                     self.steps.retain(|earlier| earlier.step < row.step);
                     self.evals.retain(|earlier| earlier.step < row.step);
                 }
                 self.steps.push(row);
-            } else if row.get("eval_loss").is_some() {
-                let Ok(row) = EvalRow::deserialize(&row) else {
-                    without_number += 1;
-                    continue;
-                };
+            } else if is_eval {
                 self.evals.retain(|earlier| earlier.step < row.step);
                 self.evals.push(row);
             }
         }
         if let Some(step) = went_back {
             self.notes.push(format!(
-                "{METRICS_FILE} goes back to step {step}: of the rows that are there twice, the later ones are shown."
+                "{METRICS_FILE} goes back to step {step}: of repeated steps, the later rows are shown."
             ));
         }
-        if without_number > 0 {
+        if without_loss > 0 {
             self.notes.push(format!(
-                "{without_number} rows of {METRICS_FILE} have no finite loss and are left out of the curves."
+                "{without_loss} rows of {METRICS_FILE} have no finite loss and are left out of the curves."
             ));
         }
-        let mut skipped = self.steps.iter().filter(|row| row.skipped.is_some());
+        let mut skipped = self.steps.iter().filter(|row| row.is_skipped);
         if let Some(first) = skipped.next() {
             self.notes.push(format!(
-                "{} steps left the weights as they were, the first is step {}.",
+                "{} steps were skipped and left the weights unchanged; the first is step {}.",
                 1 + skipped.count(),
                 first.step
             ));
         }
         if self.steps.is_empty() {
-            self.notes.push(format!("{METRICS_FILE} has no row of a step."));
+            self.notes.push(format!("{METRICS_FILE} has no steps."));
         }
     }
 
@@ -178,18 +163,18 @@ impl RunData {
             Ok(text) => {
                 match text.parse() {
                     Ok(table) => self.config = table,
-                    Err(_) => self.notes.push(format!("{CONFIG_FILE} is no TOML.")),
+                    Err(_) => self.notes.push(format!("{CONFIG_FILE} is not valid TOML.")),
                 }
                 self.config_text = Some(text);
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                self.notes.push(format!("There is no {CONFIG_FILE}."));
+                self.notes.push(format!("{CONFIG_FILE} is missing."));
             }
             Err(error) => self.notes.push(format!("{CONFIG_FILE} can't be read: {error}.")),
         }
     }
 
-    /// The rows of a file of JSON lines that can be read; `None` if there is no such file.
+    /// The readable rows of a file of JSON lines; `None` if the file is missing.
     fn rows<T: for<'de> Deserialize<'de>>(&mut self, file: &str) -> Option<Vec<T>> {
         let bytes = match fs::read(self.folder.join(file)) {
             Ok(bytes) => bytes,
@@ -214,7 +199,7 @@ impl RunData {
             [] => {}
             [line] => self.notes.push(format!("Line {line} of {file} can't be read.")),
             [line, ..] => self.notes.push(format!(
-                "{} lines of {file} can't be read, the first is line {line}.",
+                "{} lines of {file} can't be read; the first is line {line}.",
                 damaged.len()
             )),
         }
@@ -222,7 +207,11 @@ impl RunData {
     }
 }
 
-/// Names by which runs can be told apart: the last part of their folders' paths, longer where that is not enough.
+fn points(rows: &[MetricsRow], name: &str) -> Vec<Point> {
+    rows.iter().filter_map(|row| Some((row.step as f64, row.get(name)?))).collect()
+}
+
+/// Distinct names of runs: the last component of their folders' paths, and more components where it is ambiguous.
 pub(crate) fn names(folders: &[PathBuf]) -> Vec<String> {
     let parts: Vec<Vec<String>> = folders
         .iter()
@@ -253,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_read_is_read_and_the_rest_noted() {
+    fn unreadable_parts_are_noted_and_the_rest_is_read() {
         let place = folder(&[
             (
                 METRICS_FILE,
@@ -267,26 +256,27 @@ mod tests {
         ]);
         let run = RunData::read(place.path()).unwrap();
         let steps: Vec<u64> = run.steps.iter().map(|row| row.step).collect();
-        assert_eq!(steps, [1, 3, 5]);
-        assert_eq!(run.curve(|row| row.loss), [(1.0, 2.0), (5.0, 1.5)]);
+        assert_eq!(steps, [1, 3, 4, 5]);
+        assert_eq!(run.curve("loss"), [(1.0, 2.0), (4.0, 1.0), (5.0, 1.5)]);
+        assert!(run.curve("tokens_per_s").is_empty());
         assert_eq!(run.eval_curve(), [(5.0, 1.25)]);
         assert_eq!(run.samples.len(), 1);
         assert!(run.config_text.is_some() && run.config.is_empty() && run.data.is_none());
         let notes = run.notes.join("\n");
         for note in [
-            "3 lines of metrics.jsonl can't be read, the first is line 2",
-            "2 rows of metrics.jsonl have no finite loss",
+            "3 lines of metrics.jsonl can't be read; the first is line 2",
+            "1 rows of metrics.jsonl have no finite loss",
             "Line 1 of samples.jsonl",
-            "1 steps left the weights as they were, the first is step 5.",
+            "1 steps were skipped and left the weights unchanged; the first is step 5.",
             "data.json can't be read",
-            "config.toml is no TOML",
+            "config.toml is not valid TOML",
         ] {
             assert!(notes.contains(note), "no {note:?} in {notes}");
         }
     }
 
     #[test]
-    fn a_run_that_went_back_shows_what_came_of_it() {
+    fn of_repeated_steps_the_later_rows_are_used() {
         let row = |step: u64, loss: f64| format!("{{\"step\":{step},\"loss\":{loss}}}\n");
         let text = [row(1, 4.0), row(2, 3.0), row(3, 9.0), row(2, 2.0), row(3, 1.0)].concat();
         let eval = "{\"step\":3,\"eval_loss\":9}\n";
@@ -294,18 +284,18 @@ mod tests {
             text.replacen("\"step\":2,\"loss\":2}", &format!("\"step\":2,\"loss\":2}}\n{eval}"), 1);
         let place = folder(&[(METRICS_FILE, &text)]);
         let run = RunData::read(place.path()).unwrap();
-        assert_eq!(run.curve(|row| row.loss), [(1.0, 4.0), (2.0, 2.0), (3.0, 1.0)]);
+        assert_eq!(run.curve("loss"), [(1.0, 4.0), (2.0, 2.0), (3.0, 1.0)]);
         assert!(run.notes.iter().any(|note| note.contains("back to step")), "{:?}", run.notes);
     }
 
     #[test]
-    fn a_folder_without_a_run_is_none() {
+    fn a_folder_without_a_run_is_refused() {
         assert!(RunData::read(folder(&[("other", "")]).path()).is_none());
         assert!(RunData::read(Path::new("/nowhere/at/all")).is_none());
     }
 
     #[test]
-    fn names_tell_runs_apart() {
+    fn names_of_runs_are_distinct() {
         let names = |paths: &[&str]| names(&paths.iter().map(PathBuf::from).collect::<Vec<_>>());
         assert_eq!(names(&["runs/a", "runs/b/"]), ["a", "b"]);
         assert_eq!(names(&["/x1/run", "/y1/run", "/y1/other"]), ["x1/run", "y1/run", "other"]);

@@ -1,21 +1,21 @@
-//! Answers to the same prompts over time.
+//! Answers to the sample prompts over time.
 
+use indicatif::HumanCount;
 use serde::Serialize;
 
 use super::read::{RunData, SampleRow};
-use super::scale::grouped;
 
-/// Prompts that are shown, answers of each run to one, and characters of a text: more is left out, and said.
+/// Maximum number of prompts, of answers of a run to one prompt, and of characters of a text.
 const PROMPTS: usize = 30;
 const ANSWERS: usize = 12;
 const CHARACTERS: usize = 1500;
 
-/// A prompt and what runs answered.
+/// A prompt and the runs' answers.
 #[derive(Debug, Serialize)]
 pub(crate) struct Prompt {
     prompt: String,
     answers: Vec<Answer>,
-    /// Answers that are not shown.
+    /// Number of answers that are not shown.
     left_out: usize,
 }
 
@@ -25,11 +25,11 @@ struct Answer {
     run: usize,
     step: String,
     text: String,
-    /// Whether it is the same as the one before.
+    /// Whether it equals the one before.
     is_same: bool,
 }
 
-/// The prompts in the order in which they first occur, and how many are left out.
+/// The prompts in order of first occurrence, and the number of prompts left out.
 pub(crate) fn prompts(runs: &[RunData]) -> (Vec<Prompt>, usize) {
     let mut texts: Vec<&str> = Vec::new();
     let mut known = std::collections::HashSet::new();
@@ -48,7 +48,7 @@ fn prompt(text: &str, runs: &[RunData]) -> Prompt {
     for (n, run) in runs.iter().enumerate() {
         let mut rows: Vec<&SampleRow> = Vec::new();
         for row in run.samples.iter().filter(|row| row.prompt == text) {
-            // As for metrics: after a resume the later rows count.
+            // As for metrics: after a resume the earlier rows of repeated steps are obsolete.
             rows.retain(|earlier| earlier.step < row.step);
             rows.push(row);
         }
@@ -59,14 +59,14 @@ fn prompt(text: &str, runs: &[RunData]) -> Prompt {
         for row in kept.into_iter().map(|at| rows[at]) {
             let is_same = before == Some(row.answer.as_str());
             before = Some(&row.answer);
-            let (step, text) = (grouped(row.step as f64), cut(&row.answer));
+            let (step, text) = (HumanCount(row.step).to_string(), cut(&row.answer));
             shown.answers.push(Answer { run: n, step, text, is_same });
         }
     }
     shown
 }
 
-/// Indices of so many of `count`, evenly from the first to the last.
+/// `wanted` indices below `count`, evenly spaced from the first to the last.
 fn evenly(count: usize, wanted: usize) -> Vec<usize> {
     if count <= wanted {
         return (0..count).collect();
@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_stand_with_their_prompt_by_run_and_step() {
+    fn answers_are_grouped_by_prompt_run_and_step() {
         let runs = [
             run(&[(0, "a", "1"), (0, "b", "2"), (5, "a", "1"), (9, "a", "old"), (7, "a", "3")]),
             run(&[(0, "a", "4")]),
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn many_and_long_ones_are_cut_and_said_so() {
+    fn many_answers_and_long_texts_are_shortened_with_a_note() {
         let long = "é".repeat(CHARACTERS + 1);
         let rows: Vec<_> = (0..100).map(|step| (step, "a", long.as_str())).collect();
         let (found, _) = prompts(&[run(&rows)]);

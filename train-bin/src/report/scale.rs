@@ -1,20 +1,22 @@
-//! Axes: from values to places, ticks at round numbers, and how numbers are written.
+//! Axes: positions of values, ticks at round numbers, and formatting of numbers.
 
-/// How many ticks an axis has, about.
+use indicatif::HumanFloatCount;
+
+/// Approximate number of ticks of an axis.
 const TICKS: f64 = 5.0;
 
-/// What an axis of values has beyond them, as a share.
+/// Margin of an axis beyond its values, relative to their range.
 const MARGIN: f64 = 0.04;
 
-/// Greatest to least value from which on an axis of positive values is logarithmic.
+/// Ratio of maximum to minimum above which an axis of positive values is logarithmic.
 const LOG_FROM: f64 = 100.0;
 
-/// How values lie along an axis.
+/// The spacing of values along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Spacing {
-    /// Evenly.
+    /// Linear.
     Linear,
-    /// By their logarithm; values must be positive.
+    /// Logarithmic; values must be positive.
     Log,
 }
 
@@ -24,12 +26,12 @@ pub(crate) struct Scale {
     low: f64,
     high: f64,
     spacing: Spacing,
-    /// Values with a tick, rising.
+    /// Values with a tick, in ascending order.
     pub(crate) ticks: Vec<f64>,
 }
 
 impl Scale {
-    /// An axis of steps: it ends where they do.
+    /// An axis without margins, as for steps.
     pub(crate) fn exact(low: f64, high: f64, spacing: Spacing) -> Self {
         let high = if high > low { high } else { low + 1.0 };
         let ticks = match spacing {
@@ -40,8 +42,7 @@ impl Scale {
         Self { low, high, spacing, ticks }
     }
 
-    /// An axis of values, a little wider than they are. It begins at 0 where that is near, and is logarithmic where values
-    /// are far apart.
+    /// An axis with margins around its values. It starts at 0 if that is near, and is logarithmic if values are far apart.
     pub(crate) fn of(values: impl Iterator<Item = f64>) -> Self {
         Self::fitted(values, true)
     }
@@ -76,7 +77,7 @@ impl Scale {
         Self::exact(low, high, Spacing::Linear)
     }
 
-    /// Where a value lies: 0 at the low end, 1 at the high one.
+    /// The position of a value: 0 at the low end, 1 at the high end.
     pub(crate) fn at(&self, value: f64) -> f64 {
         let of = |value: f64| match self.spacing {
             Spacing::Linear => value,
@@ -85,23 +86,23 @@ impl Scale {
         ((of(value) - of(self.low)) / (of(self.high) - of(self.low))).clamp(0.0, 1.0)
     }
 
-    /// Whether values lie by their logarithm.
+    /// Whether it is logarithmic.
     pub(crate) fn is_log(&self) -> bool {
         self.spacing == Spacing::Log
     }
 
-    /// What stands at the ticks.
+    /// Labels of the ticks.
     pub(crate) fn labels(&self) -> Vec<String> {
         if self.is_log() {
             return self.ticks.iter().map(|tick| number(*tick)).collect();
         }
         let step = self.ticks.windows(2).map(|pair| pair[1] - pair[0]).next().unwrap_or(1.0);
-        let greatest = self.ticks.iter().fold(0f64, |max, tick| max.max(tick.abs()));
-        self.ticks.iter().map(|tick| tick_label(*tick, step, greatest)).collect()
+        let highest = self.ticks.iter().fold(0f64, |max, tick| max.max(tick.abs()));
+        self.ticks.iter().map(|tick| tick_label(*tick, step, highest)).collect()
     }
 }
 
-/// Round numbers around `low` and `high`, about as many as there shall be ticks.
+/// About [`TICKS`] round numbers around `low` and `high`.
 fn linear_ticks(low: f64, high: f64) -> Vec<f64> {
     let step = round_step((high - low) / TICKS);
     let (first, last) = ((low / step + 1e-9).floor(), (high / step - 1e-9).ceil());
@@ -116,7 +117,7 @@ fn round_step(step: f64) -> f64 {
     nearest.unwrap_or(1.0) * power
 }
 
-/// Powers of ten, every n-th where there are many; with 2 and 5 between them where there are few.
+/// Powers of ten: every n-th if there are many; with 2 and 5 between them if there are few.
 fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
     let between: &[f64] = if last - first <= 2 { &[1.0, 2.0, 5.0] } else { &[1.0] };
@@ -127,16 +128,16 @@ fn log_ticks(low: f64, high: f64) -> Vec<f64> {
     ticks.filter(|tick| *tick >= low * (1.0 - 1e-9) && *tick <= high * (1.0 + 1e-9)).collect()
 }
 
-fn tick_label(value: f64, step: f64, greatest: f64) -> String {
+fn tick_label(value: f64, step: f64, highest: f64) -> String {
     if value == 0.0 {
         return "0".to_owned();
     }
-    let (unit, suffix) = if greatest >= 1e6 {
+    let (unit, suffix) = if highest >= 1e6 {
         (1e6, "M".to_owned())
-    } else if greatest >= 1e4 {
+    } else if highest >= 1e4 {
         (1e3, "k".to_owned())
-    } else if greatest < 1e-2 {
-        let power = greatest.log10().floor() as i32;
+    } else if highest < 1e-2 {
+        let power = highest.log10().floor() as i32;
         (10f64.powi(power), format!("e{power}"))
     } else {
         (1.0, String::new())
@@ -145,7 +146,7 @@ fn tick_label(value: f64, step: f64, greatest: f64) -> String {
     format!("{:.decimals$}{suffix}", value / unit)
 }
 
-/// A value in four digits: `0.01234`, `12.34`, `12 345`, `1.2e-4`.
+/// A value in four digits: `0.01234`, `12.34`, `12,345`, `1.2e-4`.
 pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if value == 0.0 {
@@ -158,13 +159,13 @@ pub(crate) fn number(value: f64) -> String {
         return scientific(value, 3);
     }
     if size >= 1e4 {
-        return grouped(value.round());
+        return format!("{:.0}", HumanFloatCount(value.round()));
     }
     let decimals = (3 - size.log10().floor() as i32).max(0) as usize;
     without_zeros(&format!("{value:.decimals$}")).to_owned()
 }
 
-/// A learning rate, as it is written in configurations: `2e-4`.
+/// A learning rate as in configurations: `2e-4`.
 pub(crate) fn rate(value: f64) -> String {
     if value < 0.1 { scientific(value, 2) } else { number(value) }
 }
@@ -173,20 +174,6 @@ fn scientific(value: f64, decimals: usize) -> String {
     let text = format!("{value:.decimals$e}");
     let (digits, power) = text.split_once('e').unwrap_or((&text, "0"));
     format!("{}e{power}", without_zeros(digits))
-}
-
-/// A whole number in groups of three digits.
-pub(crate) fn grouped(value: f64) -> String {
-    let digits = format!("{:.0}", value.abs());
-    let mut text = if value < 0.0 { "-".to_owned() } else { String::new() };
-    for (n, digit) in digits.chars().enumerate() {
-        if n > 0 && (digits.len() - n).is_multiple_of(3) {
-            // Narrow, and no place for a line break.
-            text.push('\u{202f}');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 fn without_zeros(text: &str) -> &str {
@@ -202,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn ticks_are_round_and_hold_all_values() {
+    fn ticks_are_round_and_values_are_inside_the_axis() {
         for (low, high) in [(0.013, 6.77), (2.31, 2.35), (-3.0, 8.0), (99.0, 101.0), (1e-5, 9e-4)] {
             let scale = Scale::of([low, high].into_iter());
             assert!((3..=8).contains(&scale.ticks.len()), "{low} to {high}: {:?}", scale.ticks);
@@ -217,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn values_far_apart_lie_by_their_logarithm() {
+    fn values_far_apart_have_a_logarithmic_axis() {
         let scale = Scale::of([0.02, 30.0].into_iter());
         assert!(scale.is_log());
         assert_eq!(scale.labels(), ["0.01", "0.1", "1", "10", "100"]);
@@ -227,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_one_value_have_an_axis_too() {
+    fn no_value_and_one_value_have_an_axis() {
         for values in [&[][..], &[f64::NAN], &[3.0], &[0.0], &[-2.0, -2.0]] {
             let scale = Scale::of(values.iter().copied());
             assert!(scale.high > scale.low && scale.ticks.len() > 1, "{values:?}: {scale:?}");
@@ -247,7 +234,7 @@ mod tests {
             (12.345, "12.35"),
             (2e-4, "2e-4"),
             (1.25e-5, "1.25e-5"),
-            (1_350_784.0, "1\u{202f}350\u{202f}784"),
+            (1_350_784.0, "1,350,784"),
             (-0.5, "-0.5"),
         ] {
             assert_eq!(number(value), text);

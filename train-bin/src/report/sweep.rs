@@ -1,35 +1,36 @@
-//! A page about a sweep of the learning rate.
+//! The report on a learning-rate range test.
 
 use minijinja::context;
 
-use super::chart::{Chart, Curve, Look, Titles};
+use super::chart::{Chart, Curve, LineStyle, Titles};
+use super::error::ReportError;
 use super::scale::{self, Spacing, number};
 use super::summary::Figure;
-use super::{ReportError, environment};
-use crate::run::lr_find::{Sweep, Tried};
+use super::templates::environment;
+use crate::run::lr_find::{Sweep, SweepStep};
 
-/// The page, as the text of an HTML file. `name`: what was swept.
+/// The page as the text of an HTML file. `name`: the name of the run.
 ///
 /// # Errors
 /// [`ReportError::Page`].
 pub fn sweep_page(name: &str, sweep: &Sweep) -> Result<String, ReportError> {
-    let points = |value: fn(&Tried) -> f64| {
+    let points = |value: fn(&SweepStep) -> f64| {
         sweep.tried.iter().map(|tried| (tried.rate, value(tried))).collect::<Vec<_>>()
     };
-    let curve = |label: &str, look, value| Curve {
+    let curve = |label: &str, line_style, value| Curve {
         label: label.to_owned(),
         style: 0,
         points: points(value),
-        look,
+        line_style,
     };
     let curves = [
-        curve("each step", Look::Faint, |tried| tried.loss),
-        curve("running mean", Look::Plain, |tried| tried.mean),
+        curve("each step", LineStyle::Faint, |tried| tried.loss),
+        curve("running mean", LineStyle::Plain, |tried| tried.mean),
     ];
     let titles = Titles {
         id: "sweep",
         title: "Loss by learning rate",
-        unit: "nats a token",
+        unit: "nats per token",
         x: "learning rate",
         spacing: Spacing::Log,
         may_be_log: true,
@@ -37,24 +38,28 @@ pub fn sweep_page(name: &str, sweep: &Sweep) -> Result<String, ReportError> {
     };
     let mut chart = Chart::of(&titles, &curves);
     if let Some(chart) = &mut chart {
-        let marks = [("proposal", sweep.proposal), ("least", sweep.least_at)];
+        let marks = [("proposal", sweep.proposal), ("minimum", sweep.least_at)];
         for (what, rate) in marks {
             if let Some(rate) = rate {
                 chart.mark(rate, format!("{what} {}", scale::rate(rate)));
             }
         }
     }
-    let figure = |name, value: Option<f64>, beside: &str| Figure {
+    let figure = |name, value: Option<f64>, note: &str| Figure {
         name,
         value: value.map_or_else(|| "–".to_owned(), scale::rate),
-        beside: beside.to_owned(),
+        note: note.to_owned(),
     };
     let figures = [
-        figure("Proposed rate", sweep.proposal, "a tenth of that of the least loss"),
-        figure("Least loss at", sweep.least_at, "of the running mean"),
-        figure("Steepest fall at", sweep.steepest_at, "of the running mean"),
+        figure("Proposed learning rate", sweep.proposal, "a tenth of the rate of the lowest loss"),
+        figure("Lowest loss at", sweep.least_at, "of the running mean"),
+        figure("Steepest descent at", sweep.steepest_at, "of the running mean"),
     ];
-    let end = if sweep.diverged { "ended as the loss rose too far" } else { "went to its end" };
+    let end = if sweep.diverged {
+        "stopped because the loss rose too far"
+    } else {
+        "ran to its last rate"
+    };
     Ok(environment()?.get_template("sweep.html")?.render(context! {
         name,
         figures,
@@ -71,11 +76,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_marks_what_is_proposed() {
+    fn the_page_marks_the_proposal() {
         let tried = (0..60)
             .map(|n| {
                 let rate = 1e-6 * 10f64.powf(f64::from(n) / 10.0);
-                Tried { rate, loss: 3.0 - rate.log10() / 10.0, mean: 3.0 }
+                SweepStep { rate, loss: 3.0 - rate.log10() / 10.0, mean: 3.0 }
             })
             .collect();
         let sweep = Sweep {
@@ -87,9 +92,14 @@ mod tests {
             remark: "remark",
         };
         let page = sweep_page("<b>run.toml", &sweep).unwrap();
-        for text in
-            ["proposal 2e-3", "least 2e-2", "learning rate", "1e-6", "Remark", "&lt;b&gt;run.toml"]
-        {
+        for text in [
+            "proposal 2e-3",
+            "minimum 2e-2",
+            "learning rate",
+            "1e-6",
+            "Remark",
+            "&lt;b&gt;run.toml",
+        ] {
             assert!(page.contains(text), "no {text:?}");
         }
         assert!(!page.contains("<b>run") && !page.contains("NaN"));

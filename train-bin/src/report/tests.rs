@@ -51,7 +51,7 @@ fn titles(page: &str) -> Vec<&str> {
 }
 
 #[test]
-fn one_run_has_all_its_charts_and_the_page_needs_nothing_else() {
+fn one_run_has_all_charts_on_a_self_contained_page() {
     let samples = "{\"step\":0,\"prompt\":\"How hot?\",\"answer\":\"Cold.\"}\n";
     let (_place, folders) = runs(&[&[
         ("metrics.jsonl", &metrics(200, 1.0)),
@@ -64,9 +64,14 @@ fn one_run_has_all_its_charts_and_the_page_needs_nothing_else() {
         titles(&page),
         ["Loss", "Gradient norm", "Learning rate", "Throughput", "Memory", "Lengths"]
     );
-    for text in
-        ["evaluation", "running mean over 5 steps", "How hot?", "Cold.", "seed = 1", "nats a token"]
-    {
+    for text in [
+        "evaluation",
+        "running mean over 5 steps",
+        "How hot?",
+        "Cold.",
+        "seed = 1",
+        "nats per token",
+    ] {
         assert!(page.contains(text), "no {text:?}");
     }
     assert_eq!(page.matches("<rect class=\"bar\"").count(), 2, "an empty bin has no bar");
@@ -74,7 +79,7 @@ fn one_run_has_all_its_charts_and_the_page_needs_nothing_else() {
         assert!(!page.contains(outside), "{outside} in the page");
     }
     assert!(!page.contains("NaN") && !page.contains("class=\"notes\""));
-    assert_eq!(page, super::page(&folders).unwrap(), "nothing but the folders decides");
+    assert_eq!(page, super::page(&folders).unwrap(), "the page depends on the folders alone");
 }
 
 #[test]
@@ -112,7 +117,7 @@ fn several_runs_are_in_one_chart_and_their_differences_in_a_table() {
 }
 
 #[test]
-fn nothing_that_was_written_becomes_markup() {
+fn text_of_a_run_is_escaped() {
     const EVIL: &str = "</pre><script>alert(1)</script>\"'><img src=x onerror=alert(1)>&amp;";
     let json = serde_json::to_string(EVIL).unwrap();
     let samples = format!("{{\"step\":0,\"prompt\":{json},\"answer\":{json}}}\n");
@@ -131,7 +136,7 @@ fn nothing_that_was_written_becomes_markup() {
     folders[0] = evil;
     for count in [1, 2] {
         let page = page(&folders[..count]).unwrap();
-        assert_eq!(page.matches("<script>").count(), 1, "only the page's own");
+        assert_eq!(page.matches("<script>").count(), 1, "only the page's own script");
         assert!(!page.contains("<img") && !page.contains("\"><script") && !page.contains("&amp;'"));
         let escaped = "&lt;script&gt;alert(1)&lt;&#x2f;script&gt;";
         assert!(page.contains(escaped), "shown as text");
@@ -140,7 +145,7 @@ fn nothing_that_was_written_becomes_markup() {
 }
 
 #[test]
-fn a_long_run_makes_a_page_of_bounded_size() {
+fn the_size_of_the_page_is_bounded() {
     let text = metrics(100_000, 1.0);
     let files: Vec<[(&str, &str); 1]> =
         (0..5).map(|_| [("metrics.jsonl", text.as_str())]).collect();
@@ -153,7 +158,7 @@ fn a_long_run_makes_a_page_of_bounded_size() {
 }
 
 #[test]
-fn what_there_is_is_shown_with_a_note_on_what_is_not() {
+fn missing_files_are_noted_and_the_rest_is_shown() {
     let (place, folders) = runs(&[
         &[("metrics.jsonl", "{\"step\":1,\"loss\":2.5}\n{\"step\":2,\"los")],
         &[("config.toml", CONFIG)],
@@ -162,10 +167,10 @@ fn what_there_is_is_shown_with_a_note_on_what_is_not() {
     let first = page(&folders[..1]).unwrap();
     assert_eq!(titles(&first), ["Loss"]);
     assert!(first.contains("Line 2 of metrics.jsonl can&#x27;t be read."), "{first}");
-    assert!(first.contains("There is no config.toml."));
+    assert!(first.contains("config.toml is missing."));
     let second = page(&folders[1..2]).unwrap();
-    assert!(titles(&second).is_empty() && second.contains("There is no metrics.jsonl"));
-    assert!(page(&folders).unwrap().contains("metrics.jsonl has no row of a step."));
+    assert!(titles(&second).is_empty() && second.contains("metrics.jsonl is missing"));
+    assert!(page(&folders).unwrap().contains("metrics.jsonl has no steps."));
     let error = page(&[place.path().to_owned()]).unwrap_err();
     assert!(matches!(error, ReportError::NotARun { .. }), "{error}");
     assert!(matches!(page(&[]), Err(ReportError::NoRun)));

@@ -1,18 +1,18 @@
-//! Lines of as many points as can be seen.
+//! Thinning of curves to the points that are visible.
 
-/// Places along an axis that are told apart: more than that a screen doesn't show.
+/// Buckets along an axis: about the pixels of a chart.
 pub(crate) const BUCKETS: usize = 320;
 
 /// A point: step and value.
 pub(crate) type Point = (f64, f64);
 
-/// Steps that a running mean reaches back over, for a run of so many rows; below 2 there is nothing to smooth.
+/// Span in steps of the running mean for a run of `rows` rows; below 2 there is nothing to smooth.
 pub(crate) fn span(rows: usize) -> usize {
     (rows / 40).min(50)
 }
 
-/// The exponential moving mean with weight `2 / (span + 1)`, without the pull of its start towards 0: the first value is
-/// that of the first point (Adam's correction, Kingma and Ba 2015).
+/// The exponential moving mean with weight `2 / (span + 1)`, corrected for its start at 0 so that the first value equals the
+/// first point's (as Adam's bias correction, Kingma and Ba 2015).
 pub(crate) fn smoothed(points: &[Point], span: usize) -> Vec<Point> {
     let keep = 1.0 - 2.0 / (span as f64 + 1.0);
     let (mut mean, mut weight) = (0.0, 0.0);
@@ -24,14 +24,14 @@ pub(crate) fn smoothed(points: &[Point], span: usize) -> Vec<Point> {
     points.iter().map(smooth).collect()
 }
 
-/// The least and the greatest value of each bucket, in their order: peaks stay. `points` rise along x.
+/// The minimum and the maximum of each bucket in order, which preserves peaks. `points` ascend along x.
 pub(crate) fn with_extremes(points: &[Point]) -> Vec<Point> {
     thinned(points, 2 * BUCKETS, |bucket, kept| {
         let by_value = |a: &&Point, b: &&Point| a.1.total_cmp(&b.1);
-        let (least, greatest) = (bucket.iter().min_by(by_value), bucket.iter().max_by(by_value));
-        if let (Some(&least), Some(&greatest)) = (least, greatest) {
+        let (lowest, highest) = (bucket.iter().min_by(by_value), bucket.iter().max_by(by_value));
+        if let (Some(&lowest), Some(&highest)) = (lowest, highest) {
             let (first, second) =
-                if least.0 <= greatest.0 { (least, greatest) } else { (greatest, least) };
+                if lowest.0 <= highest.0 { (lowest, highest) } else { (highest, lowest) };
             kept.push(first);
             if second != first {
                 kept.push(second);
@@ -40,7 +40,7 @@ pub(crate) fn with_extremes(points: &[Point]) -> Vec<Point> {
     })
 }
 
-/// The last point of each bucket: for lines that are smooth already. The first point stays too.
+/// The first point, and the last point of each bucket: for smooth lines.
 pub(crate) fn with_last(points: &[Point]) -> Vec<Point> {
     let mut kept = thinned(points, BUCKETS, |bucket, kept| kept.extend(bucket.last()));
     if let (Some(first), Some(kept_first)) = (points.first(), kept.first())
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_constant_stays_what_it_is() {
+    fn the_mean_of_a_constant_is_constant() {
         let points: Vec<Point> = (0..100).map(|x| (f64::from(x), 3.5)).collect();
         for (x, (_, y)) in smoothed(&points, 10).into_iter().enumerate() {
             assert!((y - 3.5).abs() < 1e-12, "{x}: {y}");
@@ -81,15 +81,15 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_lies_between_what_it_is_of() {
-        // Weights 1/3 and 2/3, of 1/3 and 1 - 1/9 in all: (2/3·(1/3)·0 + 2/3·9) / (8/9).
+    fn the_mean_is_weighted_and_corrected() {
+        // Weights 1/3 and 2/3, total weights 1/3 and 1 - 1/9: (2/3·(1/3)·0 + 2/3·9) / (8/9).
         let means = smoothed(&[(0.0, 0.0), (1.0, 9.0)], 2);
         assert_eq!(means[0], (0.0, 0.0));
         assert!((means[1].1 - 6.75).abs() < 1e-12);
     }
 
     #[test]
-    fn peaks_stay_where_points_go() {
+    fn thinning_keeps_peaks() {
         let mut points: Vec<Point> = (1..=100_000).map(|x| (f64::from(x), 1.0)).collect();
         points[54_321].1 = 50.0;
         points[54_322].1 = -50.0;
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn few_points_all_stay() {
+    fn few_points_are_not_thinned() {
         let points: Vec<Point> = (0..300).map(|x| (f64::from(x), f64::from(x % 7))).collect();
         assert_eq!(with_extremes(&points), points);
         assert_eq!(with_last(&points), points);

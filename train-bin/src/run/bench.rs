@@ -1,7 +1,6 @@
-//! Whole training steps on synthetic tokens, timed.
+//! Benchmark of whole training steps on synthetic tokens.
 
-use std::cell::Cell;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use burn::tensor::DType;
 use burn::tensor::backend::Backend;
@@ -19,60 +18,41 @@ use crate::memory::peak_memory_mib;
 use crate::trainer::grads::Gradients;
 use crate::trainer::optimizer::{AdamWConfig, Algorithm, Optimizer};
 use crate::trainer::step::{Recompute, StepOptions, TrainBackend, loss_and_grads};
+use crate::trainer::timing::StepPhases;
 
-/// What is to be timed.
+/// Options of a benchmark.
 #[derive(Debug, Clone, Copy)]
 pub struct BenchOptions {
     /// Rows of the batch.
     pub batch: usize,
-    /// Tokens a row.
+    /// Tokens per row.
     pub seq: usize,
     /// Rank of adapters on all linear layers.
     pub rank: usize,
-    /// Share of each row, from its end, that is supervised.
+    /// Share of each row that is supervised, at its end.
     pub supervised: f64,
-    /// What is kept for backward.
+    /// The recompute mode.
     pub recompute: Recompute,
-    /// How the base's linear layers are held; 4-bit ones with double quantization.
+    /// Quantization of the base's linear layers; 4-bit formats with double quantization.
     pub quant: Option<QuantFormat>,
-    /// The float type of what is dense in the base.
+    /// The float type of the dense weights.
     pub dtype: FloatDtype,
-    /// Steps that are timed, after one that isn't.
+    /// Timed steps, after one for warm-up.
     pub steps: usize,
 }
 
-/// Where the time of a step goes. Phases add up over micro-batches; on a GPU the work of one may show up in the next.
-#[derive(Debug, Default)]
-pub struct Phases {
-    /// Blocks, forward.
-    pub forward: Cell<Duration>,
-    /// Final norm, head and loss, forward and backward.
-    pub head: Cell<Duration>,
-    /// Blocks, backward, with what is computed again for it.
-    pub backward: Cell<Duration>,
-}
-
-/// Adds the time that `work` takes to `phase`.
-pub(crate) fn timed<R>(phase: Option<&Cell<Duration>>, work: impl FnOnce() -> R) -> R {
-    let Some(phase) = phase else { return work() };
-    let started = Instant::now();
-    let result = work();
-    phase.set(phase.get() + started.elapsed());
-    result
-}
-
-/// What was measured. Seconds are those of the median step.
+/// The measurements. Seconds are of the median step.
 #[derive(Debug, Clone, Serialize)]
 pub struct BenchReport {
     /// Always `emberlm`.
     pub tool: &'static str,
-    /// Tokens a second, by the median step.
+    /// Tokens per second of the median step.
     pub tokens_per_s: f64,
     /// Every timed step, in seconds.
     pub step_s: Vec<f64>,
-    /// Greatest resident set of the process, in MiB, loading included.
+    /// Peak resident set of the process in MiB, loading included.
     pub peak_memory_mib: Option<u64>,
-    /// What `emberlm plan` says of such a step, in MiB.
+    /// The estimate of `emberlm plan` for such a step, in MiB.
     pub planned_memory_mib: u64,
     /// Blocks, forward.
     pub forward_s: f64,
@@ -82,25 +62,25 @@ pub struct BenchReport {
     pub backward_s: f64,
     /// Clipping and AdamW.
     pub optimizer_s: f64,
-    /// Rows, tokens a row, rank.
+    /// Rows of the batch.
     pub batch: usize,
-    /// Tokens a row.
+    /// Tokens per row.
     pub seq: usize,
     /// Rank.
     pub rank: usize,
     /// Supervised share.
     pub supervised: f64,
-    /// What is kept for backward.
+    /// The recompute mode.
     pub recompute: String,
-    /// How the base's linear layers are held.
+    /// Quantization of the base's linear layers.
     pub quant: String,
-    /// The float type of what is dense in the base.
+    /// The float type of the dense weights.
     pub dtype: String,
-    /// Loss of the last step: it shows that something was computed.
+    /// Loss of the last step, as a check of the computation.
     pub loss: f64,
 }
 
-/// Why a benchmark can't run.
+/// Why a benchmark fails.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each variant is what its type says")]
 pub enum BenchError {
@@ -154,26 +134,23 @@ pub fn bench<A: TrainBackend>(
     let mut steps = Vec::new();
     let mut loss = 0.0;
     for _ in 0..=options.steps {
-        let phases = Phases::default();
+        let phases = StepPhases::default();
         let started = Instant::now();
         let mut gradients = Gradients::default();
         let step = StepOptions {
-            scale: 1.0 / supervised,
-            recompute: options.recompute,
-            dropout: None,
-            noise: None,
             phases: Some(&phases),
+            ..StepOptions::new(1.0 / supervised, options.recompute)
         };
         loss = loss_and_grads(&model, &base.config, &batch, step, &mut gradients) / supervised;
         let before_optimizer = started.elapsed();
         let norm = gradients.norm();
         gradients.clip(norm, 1.0);
         model = optimizer.step(model, &gradients, 2e-4);
-        // A device may still be at work; a step is over when its result is there.
+        // A device may still be computing; a step ends when its result is there.
         let _ = A::InnerBackend::sync(device);
         steps.push((started.elapsed(), before_optimizer, phases));
     }
-    // The first step warms up: it makes the optimizer's state and whatever a backend compiles.
+    // The first step creates the optimizer's state and compiles kernels.
     let mut timed = steps.split_off(1);
     let step_s: Vec<f64> = timed.iter().map(|(whole, ..)| whole.as_secs_f64()).collect();
     timed.sort_by_key(|(whole, ..)| *whole);

@@ -1,4 +1,4 @@
-//! `data.json` in a run folder: what the run learns from, in numbers.
+//! `data.json` in a run folder: statistics of the training and evaluation data.
 
 use std::io::Write;
 use std::path::Path;
@@ -7,59 +7,57 @@ use emberlm_data::{Dataset, Summary};
 use emberlm_quant::atomic_file::write_atomically;
 use serde::{Deserialize, Serialize};
 
+use crate::run::files::DATA_FILE;
 use crate::run::run_folder::RunFolderError;
 
-/// Its name.
-pub const DATA_FILE: &str = "data.json";
-
-/// Bins of a histogram, at most.
+/// Maximum bins of a histogram.
 const BINS: usize = 40;
 
 /// The file's content.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct DataFile {
-    /// The rows to learn from.
+pub struct DatasetStatsFile {
+    /// The training data.
     pub train: DatasetStats,
-    /// The rows to evaluate on.
+    /// The evaluation data.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval: Option<DatasetStats>,
 }
 
-/// One data set in numbers.
+/// Statistics of a data set.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct DatasetStats {
-    /// Rows that were given.
+    /// Rows of its files.
     pub rows: usize,
-    /// Examples that are kept.
+    /// Examples made of them.
     pub examples: usize,
-    /// Tokens of the examples that are kept.
+    /// Tokens of the examples.
     pub tokens: usize,
-    /// Targets among them.
+    /// Supervised tokens.
     pub supervised_tokens: usize,
-    /// Examples that were cut at the greatest length.
+    /// Examples cut at the maximum length.
     pub truncated: usize,
-    /// Examples without a target, which are not kept.
+    /// Dropped examples, which had no supervised token.
     pub dropped: usize,
     /// Tokens of the longest example.
     pub longest: usize,
-    /// Examples by their number of tokens; bins of equal width from 1 on.
+    /// Histogram of the examples' lengths in tokens; bins of equal width, starting at 1.
     pub lengths: Vec<LengthBin>,
 }
 
-/// Examples of `from` to `to` tokens, both included.
+/// A bin of the histogram: `from` to `to` tokens, inclusive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LengthBin {
-    /// The least number of tokens.
+    /// Minimum length.
     pub from: usize,
-    /// The greatest.
+    /// Maximum length.
     pub to: usize,
-    /// How many examples have so many.
+    /// Number of examples.
     pub count: usize,
 }
 
-impl DataFile {
-    /// Of the data of a run.
+impl DatasetStatsFile {
+    /// The statistics of a run's data.
     pub fn of(train: &Dataset, eval: Option<&Dataset>) -> Self {
         Self { train: DatasetStats::of(train), eval: eval.map(DatasetStats::of) }
     }
@@ -86,7 +84,7 @@ impl DatasetStats {
     }
 }
 
-/// Counts lengths from 1 on in bins of equal, round width.
+/// Counts lengths in bins of equal, round width, starting at 1.
 fn histogram(lengths: impl Iterator<Item = usize>) -> Vec<LengthBin> {
     let lengths: Vec<usize> = lengths.filter(|length| *length > 0).collect();
     let Some(&longest) = lengths.iter().max() else { return Vec::new() };
@@ -109,22 +107,22 @@ mod tests {
     use crate::base::builtin;
 
     #[test]
-    fn a_data_set_is_told_in_numbers() {
+    fn statistics_are_written_and_read_back() {
         let tokenizer = builtin::base().unwrap().tokenizer;
         let rows = builtin::train_rows().unwrap();
         let data = Dataset::build(rows, &tokenizer, &ExampleOptions::default()).unwrap();
-        let told = DataFile::of(&data, Some(&data));
-        assert_eq!(told.eval.as_ref(), Some(&told.train));
-        let DatasetStats { examples, longest, lengths, .. } = &told.train;
+        let stats = DatasetStatsFile::of(&data, Some(&data));
+        assert_eq!(stats.eval.as_ref(), Some(&stats.train));
+        let DatasetStats { examples, longest, lengths, .. } = &stats.train;
         assert_eq!(lengths.iter().map(|bin| bin.count).sum::<usize>(), *examples);
         let last = lengths.last().unwrap();
         assert!((last.from..=last.to).contains(longest) && last.count > 0);
 
         let place = tempfile::tempdir().unwrap();
-        told.write(place.path()).unwrap();
+        stats.write(place.path()).unwrap();
         let text = std::fs::read_to_string(place.path().join(DATA_FILE)).unwrap();
-        assert_eq!(serde_json::from_str::<DataFile>(&text).unwrap(), told);
-        assert!(told.write(&place.path().join("none")).is_err());
+        assert_eq!(serde_json::from_str::<DatasetStatsFile>(&text).unwrap(), stats);
+        assert!(stats.write(&place.path().join("none")).is_err());
     }
 
     #[test]

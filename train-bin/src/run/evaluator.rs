@@ -1,28 +1,21 @@
-//! How a run looks at its model from outside: evaluations, and answers to sample prompts.
+//! Evaluation during a run: loss on the evaluation data, and answers to the sample prompts.
 
 use emberlm_data::{DataError, Message};
 use emberlm_model::{CausalLm, ModelBackend};
 use serde::Serialize;
 
-use super::{Event, RunError, stop_ids};
 use crate::base::Base;
 use crate::eval::evaluate::{Evaluation, evaluate_in};
-use crate::eval::generate::{Generator, Sampling};
+use crate::eval::generate::{Generator, Sampling, stop_ids};
+use crate::run::error::RunError;
+use crate::run::event::Event;
+use crate::run::metrics::row::EvalRow;
 use crate::run::prepare::Data;
 use crate::run::run_folder::RunFolder;
-use crate::trainer::train::Plan;
+use crate::trainer::plan::Plan;
 
-/// Tokens of an answer to a sample prompt at most.
+/// Maximum tokens of an answer to a sample prompt.
 const ANSWER_TOKENS: usize = 48;
-
-/// A row of `metrics.jsonl` for an evaluation.
-#[derive(Serialize)]
-struct EvalRow {
-    step: u64,
-    eval_loss: f64,
-    eval_perplexity: f64,
-    eval_supervised_tokens: usize,
-}
 
 /// A row of `samples.jsonl`.
 #[derive(Serialize)]
@@ -32,7 +25,7 @@ struct SampleRow<'a> {
     answer: &'a str,
 }
 
-/// What it is looked at with.
+/// The inputs of evaluations.
 pub(super) struct Evaluator<'a> {
     pub(super) base: &'a Base,
     pub(super) data: &'a Data,
@@ -42,7 +35,7 @@ pub(super) struct Evaluator<'a> {
 }
 
 impl Evaluator<'_> {
-    /// The loss on the held-out rows, if there are any, written down.
+    /// Evaluates and logs the loss on the evaluation data, if there is any.
     pub(super) fn evaluate<B: ModelBackend>(
         &self,
         model: &CausalLm<B>,
@@ -53,16 +46,11 @@ impl Evaluator<'_> {
         let Plan { layout, micro_batch_size, .. } = *self.plan;
         let config = &self.base.config;
         let evaluation = evaluate_in(layout, model, config, eval, self.pad_id, micro_batch_size);
-        folder.log(&EvalRow {
-            step,
-            eval_loss: evaluation.loss,
-            eval_perplexity: evaluation.perplexity,
-            eval_supervised_tokens: evaluation.supervised_tokens,
-        })?;
+        folder.log(&EvalRow::new(step, &evaluation))?;
         Ok(Some(evaluation))
     }
 
-    /// The most likely answers to the sample prompts, written down.
+    /// Generates and logs the most likely answers to the sample prompts.
     pub(super) fn answers<B: ModelBackend>(
         &self,
         model: &CausalLm<B>,

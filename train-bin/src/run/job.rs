@@ -1,35 +1,49 @@
-//! A run on its backend: from a model that stands to a result that is saved.
+//! A run on its backend, from the loaded model to the saved result.
 
-use std::path::Path;
+use std::sync::atomic::AtomicBool;
 
 use burn::module::AutodiffModule;
-use emberlm_lora::LoraConfig;
 use emberlm_lora::walk::{ParamCount, count_params};
-use emberlm_model::{CausalLm, WeightForm};
+use emberlm_model::CausalLm;
+use emberlm_quant::tensor_file::FloatDtype;
 
-use super::callbacks::RunCallbacks;
-use super::evaluator::Evaluator;
-use super::{Event, Hashes, Report, RunError, RunOptions, declared_dtype, pad_id};
 use crate::base::Base;
-use crate::config::{LoraSection, LoraStart, RunConfig};
+use crate::config::RunConfig;
 use crate::eval::batch_debug::batch_debug;
 use crate::memory::footprint::MemoryEstimate;
+use crate::run::callbacks::RunCallbacks;
+use crate::run::error::RunError;
+use crate::run::evaluator::Evaluator;
+use crate::run::event::Event;
+use crate::run::inputs::InputHashes;
 use crate::run::manifest::{Manifest, Source};
-use crate::run::prepare::{Data, prepare};
-use crate::run::resume::{ResumeError, ResumePoint};
+use crate::run::prepare::{Data, pad_id, trainable};
+use crate::run::report::Report;
+use crate::run::resume::{Resume, ResumeError, ResumePoint};
 use crate::run::run_folder::{Artifact, LockedRunFolder, RunFolder, RunFolderError};
 use crate::trainer::backend::{Backend, Job};
+use crate::trainer::plan::Plan;
 use crate::trainer::step::TrainBackend;
-use crate::trainer::train::{Plan, State, train_from};
+use crate::trainer::train::{State, train_from};
 
-/// Where a run begins.
+/// Options that don't change the result, and so are not part of the configuration.
+pub struct RunOptions<'a> {
+    /// Stop before the first step, and write nothing.
+    pub dry_run: bool,
+    /// Set to stop after the current step and save.
+    pub interrupt: &'a AtomicBool,
+    /// Resume an interrupted run.
+    pub resume: Option<Resume>,
+}
+
+/// Where a run starts.
 pub(super) enum Start {
-    /// At the first step, in a folder that is yet to be opened.
+    /// At the first step, in a folder that is not opened yet.
     Fresh,
-    /// At the first step, in the folder of a run that came to no checkpoint.
+    /// At the first step, in the folder of a run without a usable checkpoint.
     FreshIn(LockedRunFolder),
-    /// Where another one was interrupted.
-    ResumePoint(LockedRunFolder, Box<ResumePoint>),
+    /// At a checkpoint.
+    Resume(LockedRunFolder, Box<ResumePoint>),
 }
 
 pub(super) struct RunJob<'a, 'o> {
@@ -41,38 +55,38 @@ pub(super) struct RunJob<'a, 'o> {
     pub(super) data: &'a Data,
     pub(super) plan: &'a Plan,
     pub(super) backend: Backend,
-    pub(super) need: MemoryEstimate,
-    pub(super) hashes: Hashes,
+    pub(super) estimate: MemoryEstimate,
+    pub(super) hashes: InputHashes,
 }
 
 impl Start {
-    /// Refuses to go on where the data or the base are others, or the run is further than it is to go.
+    /// Refuses to resume if data or base model changed, or if the checkpoint is past the last step.
     pub(super) fn check(
         &self,
-        hashes: &mut Hashes,
+        hashes: &mut InputHashes,
         plan: &Plan,
         on_event: &mut dyn FnMut(Event<'_>),
     ) -> Result<(), RunError> {
         match self {
             Self::Fresh => {}
             Self::FreshIn(_) => on_event(Event::Resumed { from: None, step: 0, changes: &[] }),
-            Self::ResumePoint(_, go_on) => {
-                let state = &go_on.checkpoint.state;
-                go_on.check("the data", &state.data, &hashes.rows)?;
-                go_on.check("the base model", &state.base, &hashes.base()?.hash)?;
-                let (path, step, steps) = (go_on.checkpoint.path.clone(), state.step, plan.steps);
+            Self::Resume(_, point) => {
+                let state = &point.checkpoint.state;
+                point.check("the data", &state.data, &hashes.rows)?;
+                point.check("the base model", &state.base, &hashes.base()?.hash)?;
+                let (path, step, steps) = (point.checkpoint.path.clone(), state.step, plan.steps);
                 if step > steps {
                     return Err(ResumeError::Beyond { path, step, steps }.into());
                 }
-                on_event(Event::Resumed { from: Some(path), step, changes: &go_on.changes });
+                on_event(Event::Resumed { from: Some(path), step, changes: &point.changes });
             }
         }
         Ok(())
     }
 
-    fn go_on(&self) -> Option<&ResumePoint> {
+    fn resume_point(&self) -> Option<&ResumePoint> {
         match self {
-            Self::ResumePoint(_, go_on) => Some(go_on),
+            Self::Resume(_, point) => Some(point),
             Self::Fresh | Self::FreshIn(_) => None,
         }
     }
@@ -80,10 +94,10 @@ impl Start {
     fn open_folder(self, config: &RunConfig) -> Result<RunFolder, RunError> {
         Ok(match self {
             Self::Fresh => RunFolder::create(config)?,
-            Self::FreshIn(folder) => folder.begin_again(config)?,
-            Self::ResumePoint(folder, go_on) => {
-                let step = go_on.checkpoint.state.step;
-                folder.go_on(config, step, go_on.other_folder.as_deref())?
+            Self::FreshIn(folder) => folder.restart(config)?,
+            Self::Resume(folder, point) => {
+                let step = point.checkpoint.state.step;
+                folder.resume(config, step, point.other_folder.as_deref())?
             }
         })
     }
@@ -93,32 +107,42 @@ impl Job for RunJob<'_, '_> {
     type Output = Result<Report, RunError>;
 
     fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output {
-        let Self { config, options, start, on_event, base, data, plan, backend, need, mut hashes } =
-            self;
-        let from = start.go_on().map(|go_on| go_on.checkpoint.path.as_path());
+        let Self {
+            config,
+            options,
+            start,
+            on_event,
+            base,
+            data,
+            plan,
+            backend,
+            estimate,
+            mut hashes,
+        } = self;
+        let from = start.resume_point().map(|point| point.checkpoint.path.as_path());
         let (model, lora) = trainable::<A>(config, base, from, &device)?;
         let count = count(&model);
         let rows = plan.loader(&data.train).rows_of(0);
         on_event(Event::Model { backend: backend.name(), count, plan, rows });
-        let report = Report::new(need, count, lora.is_some());
+        let report = Report::new(estimate, count, lora.is_some());
         let pad_id = pad_id(&base.tokenizer);
         if config.train.monitoring.debug {
             let (data, tokenizer) = (&data.train, &base.tokenizer);
-            let inside = batch_debug(&model, &base.config, data, tokenizer, pad_id, plan);
-            on_event(Event::BatchDebug { inside: &inside });
+            let batch = batch_debug(&model, &base.config, data, tokenizer, pad_id, plan);
+            on_event(Event::BatchDebug { batch: &batch });
         }
         if options.dry_run {
             return Ok(report);
         }
-        let product = match &lora {
+        let artifact = match &lora {
             Some(config) => Artifact::Adapter { config, base: &base.name },
             None => Artifact::Model {
                 config_text: &base.config_text,
                 dtype: declared_dtype(&base.config_text).unwrap_or(base.stored_dtype()),
             },
         };
-        let new_optimizer = start.go_on().is_some_and(|go_on| go_on.new_optimizer);
-        let checkpoint = start.go_on().map(|go_on| go_on.checkpoint.clone());
+        let new_optimizer = start.resume_point().is_some_and(|point| point.new_optimizer);
+        let checkpoint = start.resume_point().map(|point| point.checkpoint.clone());
         let mut state = match &checkpoint {
             None => State::new(plan),
             Some(checkpoint) => {
@@ -134,15 +158,16 @@ impl Job for RunJob<'_, '_> {
             hashes.rows,
         );
         let manifest = manifest.map_err(RunFolderError::from)?;
-        let look = Evaluator { base, data, pad_id, plan, date: &config.data.date };
+        let evaluator = Evaluator { base, data, pad_id, plan, date: &config.data.date };
         let folder = start.open_folder(config)?;
-        let mut keeper = RunCallbacks::new(config, manifest, look, product, folder, on_event)?
-            .interrupted_by(options.interrupt);
+        let mut callbacks =
+            RunCallbacks::new(config, manifest, evaluator, artifact, folder, on_event)?
+                .interrupted_by(options.interrupt);
         match &checkpoint {
-            None => keeper.before_the_first_step(&model.valid())?,
-            Some(checkpoint) => keeper.goes_on(&checkpoint.state)?,
+            None => callbacks.before_first_step(&model.valid())?,
+            Some(checkpoint) => callbacks.resume(&checkpoint.state)?,
         }
-        let model = if keeper.is_over() {
+        let model = if callbacks.is_over() {
             model
         } else {
             train_from(
@@ -152,55 +177,32 @@ impl Job for RunJob<'_, '_> {
                 &data.train,
                 pad_id,
                 plan,
-                |log, model, state| keeper.after_step(log, model, state),
+                |metrics, model, state| callbacks.after_step(metrics, model, state),
             )?
         };
-        let model = match keeper.better_checkpoint(state.step) {
+        let model = match callbacks.better_checkpoint(state.step) {
             Some(best) => trainable::<A>(config, base, Some(&best), &device)?.0,
             None => model,
         };
-        keeper.finish(model.valid(), state.step, report)
+        callbacks.finish(model.valid(), state.step, report)
     }
 }
 
-/// The model, ready for training as configured: with what a checkpoint holds, or as it is before the first step.
-pub(crate) fn trainable<A: TrainBackend>(
-    config: &RunConfig,
-    base: &Base,
-    checkpoint: Option<&Path>,
-    device: &A::Device,
-) -> Result<(CausalLm<A>, Option<LoraConfig>), RunError> {
-    let seed = config.train.seed;
-    let model = match (&config.lora, checkpoint) {
-        (None, Some(checkpoint)) => base.build_from::<A>(checkpoint, device)?,
-        _ => {
-            let quantization = config.model.quantization();
-            let form =
-                WeightForm { dtype: config.model.dtype, quantization: quantization.as_ref() };
-            base.build::<A>(form, device)?
-        }
-    };
-    if let (None, Some((_, weight))) = (&config.lora, model.quantized().first()) {
-        let (base, format) = (base.name.clone(), weight.format());
-        return Err(RunError::QuantizedBase { base, format });
-    }
-    let from_checkpoint = match (&config.lora, checkpoint) {
-        (Some(lora), Some(path)) => Some(LoraSection {
-            start: LoraStart::InitFrom { init_from: path.into() },
-            ..lora.clone()
-        }),
-        _ => None,
-    };
-    let lora = from_checkpoint.as_ref().or(config.lora.as_ref());
-    prepare(model, lora, &config.train.trainable, &base.added_tokens, seed, device)
-}
-
-/// Elements that are trained, and all.
+/// Trainable and total parameters.
 fn count<A: TrainBackend>(model: &CausalLm<A>) -> ParamCount {
     let mut count = count_params::<A, _>(model);
-    // They are no parameters of the module, but they are of the model.
+    // Quantized weights are parameters of the model, though not of the module.
     for (_, weight) in model.quantized() {
         count.total += weight.dims().iter().product::<usize>();
     }
     count
+}
+
+/// The float type of the weights according to a `config.json`.
+fn declared_dtype(config_text: &str) -> Option<FloatDtype> {
+    let config: serde_json::Value = serde_json::from_str(config_text).ok()?;
+    let name = config.get("dtype").or_else(|| config.get("torch_dtype"))?.as_str()?;
+    [FloatDtype::F32, FloatDtype::F16, FloatDtype::Bf16]
+        .into_iter()
+        .find(|d| d.torch_name() == name)
 }

@@ -1,4 +1,4 @@
-//! Looking for a learning rate: a short run whose rate rises by equal factors, and what its losses say (Smith 2015,
+//! Learning-rate range test: a short run whose rate rises by equal factors, and a proposal from its losses (Smith 2015,
 //! "Cyclical Learning Rates for Training Neural Networks").
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,88 +7,88 @@ use serde::Serialize;
 
 use crate::base::Base;
 use crate::config::RunConfig;
-use crate::run::prepare::{Data, open_base, plan};
-use crate::run::trainable;
-use crate::run::{RunError, pad_id};
+use crate::run::error::RunError;
+use crate::run::prepare::{Data, open_base, pad_id, plan, trainable};
 use crate::trainer::backend::{Job, resolve, run_on};
-use crate::trainer::check::TrainError;
+use crate::trainer::error::TrainError;
+use crate::trainer::plan::Plan;
 use crate::trainer::schedule::{Curve, LearningRate, Warmup};
 use crate::trainer::step::TrainBackend;
-use crate::trainer::train::{Flow, Plan, train};
+use crate::trainer::train::{Flow, train};
 
-/// Weight of what was in the running mean of the losses.
+/// Weight of earlier losses in the running mean.
 const KEEP: f64 = 0.9;
 
-/// The sweep is over when the mean is so many times the least one.
+/// The test ends when the mean exceeds its minimum by this factor,
 const DIVERGED: f64 = 4.0;
 
-/// Or when it fell by this share of what it was at first …
+/// or when it fell by this share of its initial value …
 const FELL: f64 = 0.2;
 
-/// … and gave back this share of that. Models with norms don't come to 4 times the least loss: theirs levels off.
+/// … and then rose by this share of the fall. The loss of models with norms levels off below 4 times its minimum.
 const GIVEN_BACK: f64 = 0.5;
 
-/// Steps after which the mean counts as what it was at first.
+/// Steps after which the mean is taken as the initial value.
 const FIRST: usize = 10;
 
-/// The proposal is the rate of the least mean divided by this.
+/// The proposal is the rate of the minimum divided by this.
 const BELOW_LEAST: f64 = 10.0;
 
-/// Points to each side that a slope is measured over.
+/// Steps on each side over which a slope is measured.
 const REACH: usize = 3;
 
-/// The least share by which the mean must fall for the sweep to say anything.
+/// Minimum relative fall of the mean for a proposal.
 const FALL: f64 = 0.02;
 
-/// The rates of a sweep.
+/// The rates of a test.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Range {
-    /// The first rate.
+    /// First rate.
     pub from: f64,
-    /// The last one, greater than the first.
+    /// Last rate, greater than the first.
     pub to: f64,
-    /// Steps, from one to the other by equal factors; 2 or more.
+    /// Steps between them by equal factors; 2 or more.
     pub steps: u64,
 }
 
-/// A step of a sweep.
+/// A step of the test.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-pub struct Tried {
-    /// Its rate.
+pub struct SweepStep {
+    /// Its learning rate.
     pub rate: f64,
     /// The loss before it, in nats a token.
     pub loss: f64,
-    /// The running mean of the losses up to here.
+    /// Running mean of the losses so far.
     pub mean: f64,
 }
 
-/// What a sweep found.
+/// The result of a test.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Sweep {
-    /// The steps that were made.
-    pub tried: Vec<Tried>,
-    /// Whether it ended because the loss rose too far, or was no number.
+    /// The steps.
+    pub tried: Vec<SweepStep>,
+    /// Whether it ended because the loss rose too far or was NaN.
     pub diverged: bool,
-    /// The rate at which the mean was least.
+    /// The rate of the minimum of the mean.
     pub least_at: Option<f64>,
-    /// The rate at which the mean fell fastest, by the rate's logarithm.
+    /// The rate of the steepest fall of the mean, over the rate's logarithm.
     pub steepest_at: Option<f64>,
-    /// The proposal, and by what rule; `None` if the loss never fell.
+    /// The proposed rate; `None` if the loss never fell.
     pub proposal: Option<f64>,
-    /// What is to be said of the proposal, or why there is none.
+    /// How the proposal was chosen, or why there is none.
     pub remark: &'static str,
 }
 
-/// Sweeps the learning rate on a run's configuration: its model, data, batches, optimizer and seed. Nothing is saved.
-/// `on_step` hears each step.
+/// Runs a learning-rate range test with a run's model, data, batches, optimizer and seed. Nothing is saved. `on_step` is
+/// called with each step.
 ///
 /// # Errors
-/// As [`run`](crate::run()); a loss that isn't finite is no error here, but the end of the sweep.
+/// As [`run`](crate::run()); a loss that isn't finite is not an error here, but ends the test.
 pub fn lr_find(
     config: &RunConfig,
     range: Range,
     interrupt: &AtomicBool,
-    on_step: &mut dyn FnMut(&Tried),
+    on_step: &mut dyn FnMut(&SweepStep),
 ) -> Result<Sweep, RunError> {
     let base = open_base(config)?;
     let data = Data::read(config, &base.tokenizer, &mut |_| ())?;
@@ -98,7 +98,7 @@ pub fn lr_find(
     run_on(resolve(config.model.backend), job)?
 }
 
-/// The plan of a run with so many steps, each of a higher rate.
+/// The plan with the rates and steps of the test.
 fn sweeping(plan: Plan, range: Range) -> Plan {
     let Range { from, to, steps } = range;
     let rows = steps * plan.rows_per_step();
@@ -119,7 +119,7 @@ struct SweepJob<'a, 'o> {
     data: &'a Data,
     plan: &'a Plan,
     interrupt: &'a AtomicBool,
-    on_step: &'a mut (dyn FnMut(&Tried) + 'o),
+    on_step: &'a mut (dyn FnMut(&SweepStep) + 'o),
 }
 
 impl Job for SweepJob<'_, '_> {
@@ -131,35 +131,35 @@ impl Job for SweepJob<'_, '_> {
         let mut losses = Losses::default();
         let pad_id = pad_id(&base.tokenizer);
         let trained = train(model, &base.config, &data.train, pad_id, plan, |log, _| {
-            let goes_on = losses.take(log.learning_rate, log.loss);
+            let go_on = losses.record(log.learning_rate, log.loss);
             if let Some(last) = losses.tried.last() {
                 on_step(last);
             }
-            let goes_on = goes_on && !interrupt.load(Ordering::Relaxed);
-            Ok::<_, TrainError>(if goes_on { Flow::Continue } else { Flow::Stop })
+            let go_on = go_on && !interrupt.load(Ordering::Relaxed);
+            Ok::<_, TrainError>(if go_on { Flow::Continue } else { Flow::Stop })
         });
         match trained {
             Ok(_) => {}
-            // What a rate that is too high comes to.
+            // The effect of too high a rate.
             Err(TrainError::Loss { .. } | TrainError::Gradient { .. }) => losses.diverged = true,
             Err(error) => return Err(error.into()),
         }
-        Ok(losses.judged())
+        Ok(losses.result())
     }
 }
 
-/// The losses of a sweep as they come.
+/// The losses of a test so far.
 #[derive(Debug, Default)]
 struct Losses {
-    tried: Vec<Tried>,
+    tried: Vec<SweepStep>,
     sum: f64,
     weight: f64,
     diverged: bool,
 }
 
 impl Losses {
-    /// Whether the sweep goes on after this one.
-    fn take(&mut self, rate: f64, loss: f64) -> bool {
+    /// Records a step. Returns whether the test continues.
+    fn record(&mut self, rate: f64, loss: f64) -> bool {
         if !loss.is_finite() {
             self.diverged = true;
             return false;
@@ -167,7 +167,7 @@ impl Losses {
         self.sum = KEEP * self.sum + (1.0 - KEEP) * loss;
         self.weight = KEEP * self.weight + (1.0 - KEEP);
         let mean = self.sum / self.weight;
-        self.tried.push(Tried { rate, loss, mean });
+        self.tried.push(SweepStep { rate, loss, mean });
         let least = self.tried.iter().fold(f64::INFINITY, |least, tried| least.min(tried.mean));
         let gave_back = self.tried.get(FIRST - 1).is_some_and(|first| {
             let fell = first.mean - least;
@@ -177,7 +177,7 @@ impl Losses {
         !self.diverged
     }
 
-    fn judged(self) -> Sweep {
+    fn result(self) -> Sweep {
         let Self { tried, diverged, .. } = self;
         let least = (0..tried.len()).min_by(|a, b| tried[*a].mean.total_cmp(&tried[*b].mean));
         let fell = least.is_some_and(|least| tried[least].mean < (1.0 - FALL) * tried[0].mean);
@@ -187,7 +187,7 @@ impl Losses {
             least_at: None,
             steepest_at: None,
             proposal: None,
-            remark: "the loss did not fall at any rate of the sweep: take more steps, or begin lower",
+            remark: "the loss did not fall at any rate: take more steps, or start at a lower rate",
         };
         let Some(least) = least.filter(|_| fell) else { return sweep };
         let tried = &sweep.tried;
@@ -196,17 +196,17 @@ impl Losses {
         sweep.steepest_at = steepest(&tried[..=least]);
         sweep.proposal = Some(least_at / BELOW_LEAST);
         sweep.remark = if least + 1 == tried.len() {
-            "the loss was still falling at the end of the sweep: a higher end may find a higher rate"
+            "the loss was still falling at the last rate: a test to a higher rate may find a higher one"
         } else {
-            "a tenth of the rate at which the running mean of the loss was least: there it is about to rise"
+            "a tenth of the rate at which the running mean of the loss was lowest, just before it rises"
         };
         sweep
     }
 }
 
-/// The rate at which the mean falls fastest by the rate's logarithm, measured over [`REACH`] steps to each side; `None` if
-/// there are too few. The first steps, of which the mean is of few losses, don't count.
-fn steepest(tried: &[Tried]) -> Option<f64> {
+/// The rate of the steepest fall of the mean over the rate's logarithm, measured over [`REACH`] steps on each side; `None`
+/// if there are too few. The first steps are left out: their mean is of few losses.
+fn steepest(tried: &[SweepStep]) -> Option<f64> {
     let slope = |at: usize| {
         let (before, after) = (&tried[at - REACH], &tried[at + REACH]);
         (after.mean - before.mean) / (after.rate / before.rate).ln()
@@ -229,11 +229,11 @@ mod tests {
     fn judged(losses: impl Fn(f64) -> f64) -> Sweep {
         let mut taken = Losses::default();
         for rate in rates(Range { from: 1e-6, to: 1.0, steps: 121 }) {
-            if !taken.take(rate, losses(rate)) {
+            if !taken.record(rate, losses(rate)) {
                 break;
             }
         }
-        taken.judged()
+        taken.result()
     }
 
     #[test]
@@ -246,13 +246,13 @@ mod tests {
     }
 
     #[test]
-    fn the_proposal_lies_a_decade_below_the_least_mean() {
+    fn the_proposal_is_a_tenth_of_the_rate_of_the_minimum() {
         // Falls from 3 to 1 around 1e-4, and rises steeply from 1e-2 on.
         let loss = |rate: f64| 3.0 - 2.0 / (1.0 + 1e-4 / rate) + (rate / 1e-2).powi(2);
         let sweep = judged(loss);
         assert!(
             sweep.diverged && sweep.tried.len() < 121,
-            "it ends where the loss is 4 times the least"
+            "it ends where the loss is 4 times its minimum"
         );
         let least = sweep.least_at.unwrap();
         assert!((1e-3..2e-2).contains(&least), "{least}");
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loss_that_levels_off_above_ends_the_sweep_too() {
+    fn a_loss_that_rises_and_levels_off_ends_the_test() {
         // Falls from 6 to 4 around 1e-3 and comes back to 6 at 1e-2, as a model with norms does.
         let loss =
             |rate: f64| 6.0 - 2.0 / (1.0 + 1e-3 / rate) + 2.0 / (1.0 + (1e-2 / rate).powi(4));
@@ -284,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sweep_that_ends_too_early_says_so() {
+    fn a_loss_still_falling_is_remarked() {
         let sweep = judged(|rate| 3.0 - rate.log10() / 10.0);
         assert!(!sweep.diverged);
         assert_eq!(sweep.tried.len(), 121);
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn the_mean_of_one_is_itself() {
         let mut losses = Losses::default();
-        losses.take(1e-4, 7.5);
+        losses.record(1e-4, 7.5);
         assert!((losses.tried[0].mean - 7.5).abs() < 1e-12);
     }
 }

@@ -1,4 +1,4 @@
-//! `run.json`: what a run was made from, and what it came to, so that it can be checked and made again.
+//! `run.json`: inputs, program and result of a run, so that it can be checked and reproduced.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -11,69 +11,68 @@ use toml::Table;
 use crate::base::file_hash::{HashedFile, Hashing, combined};
 use crate::config::{DataSource, RunConfig};
 
-/// The file in a run folder.
-pub const MANIFEST_FILE: &str = "run.json";
+pub use crate::run::files::MANIFEST_FILE;
 
-/// What a run was made from, and what it came to.
+/// Inputs, program and result of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
     /// The program.
     pub program: Program,
-    /// When its first part was begun, in UTC.
+    /// Start of its first part, in UTC.
     pub started: String,
-    /// Steps after which it was taken up again.
+    /// Steps after which it was resumed.
     pub resumed_after: Vec<u64>,
     /// The base model.
     pub base: Source,
     /// The tokenizer, its chat template among its files.
     pub tokenizer: Source,
-    /// The files to learn from and to evaluate on, in the order in which they are read; none for the built-in ones.
+    /// Training and evaluation files, in the order in which they are read; none for the built-in data.
     pub data: Source,
-    /// Fingerprint of the rows to learn from, as they are tokenized.
+    /// Fingerprint of the tokenized training data.
     pub rows: String,
-    /// The configuration, as it was resolved.
+    /// The resolved configuration.
     pub config: Table,
-    /// What it came to; not there as long as it runs.
+    /// The result; absent before the run ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub result: Option<Outcome>,
 }
 
-/// The program that made a run.
+/// The program that ran it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Program {
     /// Its version.
     pub version: String,
-    /// The machine it was built for: architecture and system.
+    /// Its target: architecture and operating system.
     pub target: String,
-    /// How it was built.
+    /// Its build profile: `debug` or `release`.
     pub build: String,
-    /// Where it computed.
+    /// The backend.
     pub backend: String,
-    /// Threads of the CPU; they don't change the result.
+    /// CPU threads; they don't change the result.
     pub threads: usize,
 }
 
-/// Files, by their contents.
+/// Files with hashes of their contents.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Source {
-    /// One hash for all of them.
+    /// A hash of all files.
     pub hash: String,
-    /// Each.
+    /// The files.
     pub files: Vec<HashedFile>,
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Outcome {
     /// Steps made.
     pub steps: u64,
-    /// Whether it came to its end.
+    /// Whether it ended without being interrupted.
     pub finished: bool,
-    /// Loss on the rows to evaluate on, in nats.
+    /// Loss on the evaluation data, in nats.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub eval_loss: Option<f64>,
     /// The weights.
@@ -81,7 +80,7 @@ pub struct Outcome {
 }
 
 impl Source {
-    /// Of these files.
+    /// Of `files`.
     pub fn new(files: Vec<HashedFile>) -> Self {
         Self { hash: combined(&files), files }
     }
@@ -95,7 +94,7 @@ impl Source {
     /// The weights in a run folder: every safetensors file.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Of the file system.
     pub fn weights(folder: &Path) -> io::Result<Self> {
         let mut paths: Vec<PathBuf> =
             std::fs::read_dir(folder)?.map(|entry| Ok(entry?.path())).collect::<io::Result<_>>()?;
@@ -106,7 +105,7 @@ impl Source {
 }
 
 impl Program {
-    /// This one.
+    /// This program, computing on `backend`.
     pub fn this(backend: &str) -> Self {
         Self {
             version: env!("CARGO_PKG_VERSION").into(),
@@ -118,10 +117,10 @@ impl Program {
     }
 }
 
-/// Begins to hash the data files of a run.
+/// Starts hashing the data files of a run.
 ///
 /// # Errors
-/// Files that are not there.
+/// If a file is missing.
 pub fn begin_hashing_data(config: &RunConfig) -> Result<Hashing, DataError> {
     let (train, eval): (Vec<PathBuf>, &[PathBuf]) = match &config.data.source {
         DataSource::Builtin => (Vec::new(), &[]),
@@ -140,10 +139,10 @@ pub fn begin_hashing_data(config: &RunConfig) -> Result<Hashing, DataError> {
 }
 
 impl Manifest {
-    /// That of a run which begins now.
+    /// The manifest of a run that starts now.
     ///
     /// # Errors
-    /// A configuration that can't be told.
+    /// Of writing the configuration as TOML.
     pub fn new(
         backend: &str,
         config: &RunConfig,
@@ -165,10 +164,10 @@ impl Manifest {
         })
     }
 
-    /// Reads one.
+    /// Reads a manifest.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// [`ManifestError`].
     pub fn read(path: &Path) -> Result<Self, ManifestError> {
         let text = std::fs::read_to_string(path)
             .map_err(|source| ManifestError::Io { path: path.into(), source })?;
@@ -176,10 +175,10 @@ impl Manifest {
             .map_err(|error| ManifestError::Json { path: path.into(), reason: error.to_string() })
     }
 
-    /// Writes it into a run folder, in place of the one that is there.
+    /// Writes it into a run folder, replacing an older one.
     ///
     /// # Errors
-    /// What the file system says.
+    /// Of the file system.
     pub fn write(&self, folder: &Path) -> io::Result<()> {
         let text = serde_json::to_string_pretty(self)?;
         write_atomically(&folder.join(MANIFEST_FILE), |out| {
@@ -192,15 +191,15 @@ impl Manifest {
 /// Why a manifest can't be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
-    /// The file system refused.
+    /// Of the file system.
     #[error("{}: {source}. Expected the {MANIFEST_FILE} of a run folder", path.display())]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It is something else.
+    /// It is not a manifest.
     #[error("{}: expected the {MANIFEST_FILE} of a run folder; {reason}", path.display())]
     Json {
         /// The file.

@@ -1,6 +1,6 @@
-//! From a checked configuration to what the loop needs: examples, the plan in numbers, a model that can be trained.
+//! Preparing a run from its configuration: examples, the plan in numbers, the trainable model.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use emberlm_data::{
     CacheEvent, Cached, DataError, DataFiles, Dataset, ExampleOptions, Faults, Format, Layout,
@@ -9,7 +9,7 @@ use emberlm_data::{
 };
 use emberlm_lora::peft::AdapterFolder;
 use emberlm_lora::{LoraConfig, inject};
-use emberlm_model::CausalLm;
+use emberlm_model::{CausalLm, WeightForm};
 use emberlm_quant::Quantization;
 
 use crate::base::builtin;
@@ -17,39 +17,39 @@ use crate::base::vocabulary::adapted;
 use crate::base::{Base, BaseError};
 use crate::config::{DataSource, Duration, LoraSection, LoraStart, MixtureSource, RunConfig};
 use crate::memory::footprint::Workload;
-use crate::run::RunError;
+use crate::run::error::RunError;
 use crate::trainer::backend::activations;
 use crate::trainer::freeze::freeze_except;
+use crate::trainer::plan::Plan;
 use crate::trainer::step::TrainBackend;
-use crate::trainer::train::Plan;
 
 /// The examples of a run.
 pub(crate) struct Data {
-    /// To learn from.
+    /// The training data.
     pub(crate) train: Dataset,
-    /// To evaluate on.
+    /// The evaluation data.
     pub(crate) eval: Option<Dataset>,
-    /// Questions that are asked before and after.
+    /// Sample prompts, answered at each evaluation.
     pub(crate) prompts: Vec<String>,
-    /// Rows that were skipped.
+    /// Skipped invalid rows.
     pub(crate) skipped: Faults,
-    /// What an epoch draws from each source, if it is a mixture.
-    pub(crate) mixture: Vec<Drawn>,
+    /// Examples that an epoch draws from each source of a mixture.
+    pub(crate) mixture: Vec<SourceDraws>,
 }
 
-/// What an epoch draws from a source of a mixture.
+/// Examples that an epoch draws from a source of a mixture.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Drawn {
+pub struct SourceDraws {
     /// The source's files.
     pub paths: Vec<PathBuf>,
-    /// Examples it has.
+    /// Examples in the source.
     pub examples: usize,
-    /// Examples drawn from it in an epoch.
+    /// Examples drawn per epoch.
     pub draws: usize,
 }
 
 impl Data {
-    /// Reads and tokenizes what a run learns from and is evaluated on; `on_event` hears what becomes of the cache.
+    /// Reads and tokenizes the training and evaluation data. `on_event` is called with events of the cache.
     pub(crate) fn read(
         config: &RunConfig,
         tokenizer: &TextTokenizer,
@@ -95,7 +95,7 @@ impl Data {
             }
         };
         let mixture = match &section.source {
-            DataSource::Mixture { source: sources, .. } => drawn(sources, &train),
+            DataSource::Mixture { source: sources, .. } => source_draws(sources, &train),
             _ => Vec::new(),
         };
         let skipped = rejects.finish()?;
@@ -103,10 +103,10 @@ impl Data {
     }
 }
 
-fn drawn(sources: &[MixtureSource], data: &Dataset) -> Vec<Drawn> {
+fn source_draws(sources: &[MixtureSource], data: &Dataset) -> Vec<SourceDraws> {
     let draws = Loader::new(data, LoaderOptions::default()).draws();
     let counts = data.shares.iter().zip(draws);
-    let drawn = |(source, (share, draws)): (&MixtureSource, (&Share, usize))| Drawn {
+    let drawn = |(source, (share, draws)): (&MixtureSource, (&Share, usize))| SourceDraws {
         paths: source.path.clone(),
         examples: share.examples,
         draws,
@@ -114,10 +114,10 @@ fn drawn(sources: &[MixtureSource], data: &Dataset) -> Vec<Drawn> {
     sources.iter().zip(counts).map(drawn).collect()
 }
 
-/// The rows of files, folders and patterns, one after another.
+/// The rows of files, folders and patterns, in order.
 ///
 /// # Errors
-/// [`DataError`] of the first file that can't be read, or of all rows at fault.
+/// [`DataError`] of the first unreadable file, or of all invalid rows.
 pub fn read_all(files: &[PathBuf], format: Format) -> Result<Vec<SourcedRow>, DataError> {
     let options = ReadOptions { shape: RowShape::Keys(format), ..ReadOptions::default() };
     let mut rejects = Rejects::new(OnError::Fail, None)?;
@@ -126,7 +126,7 @@ pub fn read_all(files: &[PathBuf], format: Format) -> Result<Vec<SourcedRow>, Da
     Ok(rows)
 }
 
-/// Turns the configuration into numbers, for a data set.
+/// The plan of a configuration on a data set.
 pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError> {
     let train = &config.train;
     let mut plan = Plan {
@@ -163,7 +163,39 @@ pub(crate) fn plan(config: &RunConfig, data: &Dataset) -> Result<Plan, RunError>
     Ok(plan)
 }
 
-/// Makes the model trainable as configured: adapters, or everything.
+/// The model, ready for training as configured: with the weights of a checkpoint, or as before the first step.
+pub(crate) fn trainable<A: TrainBackend>(
+    config: &RunConfig,
+    base: &Base,
+    checkpoint: Option<&Path>,
+    device: &A::Device,
+) -> Result<(CausalLm<A>, Option<LoraConfig>), RunError> {
+    let seed = config.train.seed;
+    let model = match (&config.lora, checkpoint) {
+        (None, Some(checkpoint)) => base.build_from::<A>(checkpoint, device)?,
+        _ => {
+            let quantization = config.model.quantization();
+            let form =
+                WeightForm { dtype: config.model.dtype, quantization: quantization.as_ref() };
+            base.build::<A>(form, device)?
+        }
+    };
+    if let (None, Some((_, weight))) = (&config.lora, model.quantized().first()) {
+        let (base, format) = (base.name.clone(), weight.format());
+        return Err(RunError::QuantizedBase { base, format });
+    }
+    let from_checkpoint = match (&config.lora, checkpoint) {
+        (Some(lora), Some(path)) => Some(LoraSection {
+            start: LoraStart::InitFrom { init_from: path.into() },
+            ..lora.clone()
+        }),
+        _ => None,
+    };
+    let lora = from_checkpoint.as_ref().or(config.lora.as_ref());
+    prepare(model, lora, &config.train.trainable, &base.added_tokens, seed, device)
+}
+
+/// Makes the model trainable as configured: adapters, or the model itself.
 pub(crate) fn prepare<A: TrainBackend>(
     mut model: CausalLm<A>,
     lora: Option<&LoraSection>,
@@ -189,7 +221,7 @@ pub(crate) fn prepare<A: TrainBackend>(
             }
         }
     }
-    // A checkpoint has brought them along.
+    // A checkpoint already has them.
     if !added_tokens.is_empty() && model.model.embed_tokens.tokens.is_none() {
         if model.lm_head.as_ref().is_some_and(|head| head.adapter.is_some()) {
             return Err(BaseError::HeadAdapter.into());
@@ -199,7 +231,7 @@ pub(crate) fn prepare<A: TrainBackend>(
     Ok((model, Some(config)))
 }
 
-/// The base that a configuration names, with the tokens that it adds, or that the adapter it begins with brings along.
+/// The base model of a configuration, with the added tokens of the configuration or of the initial adapter.
 pub(crate) fn open_base(config: &RunConfig) -> Result<Base, RunError> {
     let base = Base::open(&config.model.source, config.train.seed)?;
     let init_from = config.lora.as_ref().and_then(|lora| match &lora.start {
@@ -209,7 +241,7 @@ pub(crate) fn open_base(config: &RunConfig) -> Result<Base, RunError> {
     Ok(base.for_adapter(init_from)?.with_added_tokens(&config.model.add_tokens, init_from)?)
 }
 
-/// The lora crate's form of the section; that of the adapter where it goes on with one.
+/// The lora crate's form of the section; with `init_from`, that of the initial adapter.
 fn lora_config(lora: &LoraSection) -> Result<LoraConfig, RunError> {
     Ok(match &lora.start {
         LoraStart::Fresh { r, alpha, target_modules, use_rslora } => LoraConfig {
@@ -244,7 +276,7 @@ pub(crate) fn workload<'a>(
         Layout::OnePerRow | Layout::ByLength { .. } => longest,
     };
     let rows = plan.micro_batch_size.min(data.examples.len());
-    // The largest micro-batch may well be supervised more than the mean one; all of it, it hardly is.
+    // The largest micro-batch may have a larger supervised share than the mean.
     let share = (1.5 * supervised_tokens as f64 / tokens.max(1) as f64).min(1.0);
     let targets = (share * (rows * seq) as f64).ceil() as usize;
     Ok(Workload {
@@ -261,4 +293,9 @@ pub(crate) fn workload<'a>(
         recompute: config.train.recompute,
         optimizer: plan.optimizer.algorithm,
     })
+}
+
+/// The token that pads short rows of a batch; it is masked, so any will do.
+pub fn pad_id(tokenizer: &TextTokenizer) -> u32 {
+    tokenizer.pad_id().or(tokenizer.eos_id()).unwrap_or(0)
 }

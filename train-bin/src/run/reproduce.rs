@@ -1,4 +1,4 @@
-//! Making a run again from its manifest: is everything as it was, and does it come to the same?
+//! Reproducing a run from its manifest: comparing the inputs, then the results.
 
 use std::path::Path;
 
@@ -6,12 +6,12 @@ use toml::{Table, Value};
 
 use crate::base::file_hash::HashedFile;
 use crate::config::{self, ConfigError, RunConfig};
-use crate::run::RunError;
+use crate::run::error::RunError;
 use crate::run::manifest::{Manifest, ManifestError, Outcome, Program, Source, begin_hashing_data};
 use crate::run::prepare::open_base;
 use emberlm_data::DataError;
 
-/// Why a run can't be made again.
+/// Why a run can't be reproduced.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "each variant is what its type says")]
 pub enum ReproduceError {
@@ -23,29 +23,31 @@ pub enum ReproduceError {
     Run(#[from] Box<RunError>),
     #[error(transparent)]
     Data(#[from] DataError),
-    /// A file that can't be read.
+    /// Of reading a file.
     #[error(transparent)]
     Io(#[from] std::io::Error),
-    /// It has no result to compare with.
-    #[error("the run has no result yet: let it come to its end first, with emberlm train --resume")]
+    /// The run has no result to compare with.
+    #[error(
+        "the run is not finished, so there is no result to compare with; finish it with emberlm train --resume"
+    )]
     Unfinished,
 }
 
-/// A run to be made again.
-pub struct Again {
-    /// Its configuration, with another run folder.
+/// A run to reproduce.
+pub struct Reproduction {
+    /// Its configuration, with a new run folder.
     pub config: RunConfig,
-    /// What it came to.
+    /// Its result.
     pub expected: Outcome,
-    /// What isn't as it was and may change the result, a line each.
+    /// Changed inputs that may change the result, one line each.
     pub differences: Vec<String>,
 }
 
-/// Reads a manifest and compares everything that the run was made from with what is there now. `out`: the new run folder.
+/// Reads a manifest and compares the recorded inputs with the present ones. `out`: the new run folder.
 ///
 /// # Errors
 /// [`ReproduceError`].
-pub fn prepare(manifest: &Path, out: &Path) -> Result<Again, ReproduceError> {
+pub fn prepare(manifest: &Path, out: &Path) -> Result<Reproduction, ReproduceError> {
     let manifest = Manifest::read(manifest)?;
     let Some(expected) = manifest.result.clone().filter(|result| result.finished) else {
         return Err(ReproduceError::Unfinished);
@@ -60,7 +62,7 @@ pub fn prepare(manifest: &Path, out: &Path) -> Result<Again, ReproduceError> {
     let base = open_base(&config).map_err(Box::new)?;
     let mut differences = Vec::new();
     let backend = crate::trainer::backend::resolve(config.model.backend).name();
-    differs(&mut differences, &manifest.program, &Program::this(backend));
+    compare_programs(&mut differences, &manifest.program, &Program::this(backend));
     let now = Source::new(base.begin_hashing().files()?.to_vec());
     compare(&mut differences, "base model", &manifest.base, &now);
     compare(
@@ -71,10 +73,10 @@ pub fn prepare(manifest: &Path, out: &Path) -> Result<Again, ReproduceError> {
     );
     let now = Source::new(begin_hashing_data(&config)?.files()?.to_vec());
     compare(&mut differences, "data", &manifest.data, &now);
-    Ok(Again { config, expected, differences })
+    Ok(Reproduction { config, expected, differences })
 }
 
-fn differs(differences: &mut Vec<String>, was: &Program, now: &Program) {
+fn compare_programs(differences: &mut Vec<String>, was: &Program, now: &Program) {
     let fields = [
         ("version", &was.version, &now.version),
         ("target", &was.target, &now.target),
@@ -92,13 +94,13 @@ fn compare(differences: &mut Vec<String>, what: &str, was: &Source, now: &Source
     if was.hash == now.hash {
         return;
     }
-    let said = differences.len();
+    let before = differences.len();
     let find = |files: &[HashedFile], name: &str| files.iter().find(|f| f.name == name).cloned();
     for file in &was.files {
         match find(&now.files, &file.name) {
-            None => differences.push(format!("{what}: {} isn't there any more", file.name)),
+            None => differences.push(format!("{what}: {} is missing", file.name)),
             Some(found) if found.xxh128 != file.xxh128 => differences.push(format!(
-                "{what}: {} has other contents (was {} in {} bytes, is {} in {})",
+                "{what}: {} changed (hash was {} with {} bytes, is {} with {})",
                 file.name, file.xxh128, file.bytes, found.xxh128, found.bytes
             )),
             Some(_) => {}
@@ -106,15 +108,15 @@ fn compare(differences: &mut Vec<String>, what: &str, was: &Source, now: &Source
     }
     for file in &now.files {
         if find(&was.files, &file.name).is_none() {
-            differences.push(format!("{what}: {} was not there", file.name));
+            differences.push(format!("{what}: {} is new", file.name));
         }
     }
-    if differences.len() == said {
-        differences.push(format!("{what}: the files are in another order"));
+    if differences.len() == before {
+        differences.push(format!("{what}: the order of the files changed"));
     }
 }
 
-/// What differs between the weights of two runs, a line each.
+/// Differences between the weights of two runs, one line each.
 pub fn compare_weights(was: &Outcome, now: &Outcome) -> Vec<String> {
     let mut differences = Vec::new();
     compare(&mut differences, "weights", &was.weights, &now.weights);

@@ -1,4 +1,4 @@
-//! Where a run goes on, and whether it may.
+//! Resuming: from which checkpoint, and whether the configuration allows it.
 
 use std::path::{Path, PathBuf};
 
@@ -6,63 +6,63 @@ use crate::config::{self, Change, ConfigError, Effect, RunConfig, WriteError, sh
 use crate::run::checkpoint::{self, Checkpoint, CheckpointError};
 use crate::run::run_folder::{LockedRunFolder, RunFolderError};
 
-/// How a run is to go on.
+/// How a run is to be resumed.
 #[derive(Debug, Clone, Default)]
 pub struct Resume {
-    /// From this checkpoint, or the newest one of this run folder; `None`: the newest one in the run's own folder, and from
-    /// the beginning if there is none.
+    /// The checkpoint, or the run folder whose newest one is used. `None`: the newest one of the run's own folder, or the
+    /// beginning if there is none.
     pub from: Option<PathBuf>,
-    /// Also where the configuration differs in what the steps compute.
+    /// Accept changed settings that change what the steps compute.
     pub allow_changes: bool,
 }
 
-/// Why a run can't go on.
+/// Why a run can't be resumed.
 #[derive(Debug, thiserror::Error)]
 pub enum ResumeError {
-    /// The checkpoint.
+    /// Of the checkpoint.
     #[error(transparent)]
     Checkpoint(#[from] CheckpointError),
-    /// The run folder.
+    /// Of the run folder.
     #[error(transparent)]
     Folder(#[from] RunFolderError),
-    /// Its configuration can't be read.
+    /// The checkpoint's configuration can't be read.
     #[error("the configuration in {}: {source}", path.display())]
     Config {
         /// The checkpoint.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The error.
         source: ConfigError,
     },
-    /// A configuration can't be told as TOML.
+    /// Of writing a configuration as TOML.
     #[error(transparent)]
     Write(#[from] WriteError),
-    /// What the steps compute would be something else.
+    /// Changed settings would change training.
     #[error(
-        "this configuration isn't the one that {} was made with, and the steps would compute something else:\n  {}\nSet these back, or go on anyway with --allow-changes",
+        "this configuration differs from that of {} and would change training:\n  {}\nRestore these settings, or resume with --allow-changes",
         path.display(),
         changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  ")
     )]
     Changed {
         /// The checkpoint.
         path: PathBuf,
-        /// What differs in effect.
+        /// The changed settings.
         changes: Vec<Change>,
     },
-    /// What was trained is something else.
+    /// The checkpoint holds weights of another kind or shape.
     #[error(
-        "{} holds other weights than this configuration trains:\n  {}\nSet these back; or begin a new run from what was trained, with lora.init_from or model.path",
+        "{} holds other weights than this configuration trains:\n  {}\nRestore these settings, or start a new run from the trained weights with lora.init_from or model.path",
         path.display(),
         changes.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n  ")
     )]
     OtherWeights {
         /// The checkpoint.
         path: PathBuf,
-        /// What differs.
+        /// The changed settings.
         changes: Vec<Change>,
     },
-    /// The rows to learn from, or the base model, are others.
+    /// The training data or the base model changed.
     #[error(
-        "{what} isn't what {} was made with (hash {found}, expected {expected}). Put back what was there; or begin a new run from what was trained, with lora.init_from or model.path",
+        "{what} changed since {} was saved (expected hash {expected}, found {found}). Restore the original files, or start a new run from the trained weights with lora.init_from or model.path",
         path.display()
     )]
     Other {
@@ -70,14 +70,14 @@ pub enum ResumeError {
         path: PathBuf,
         /// `the data` or `the base model`.
         what: &'static str,
-        /// Now.
+        /// The present hash.
         found: String,
-        /// Then.
+        /// The hash in the checkpoint.
         expected: String,
     },
-    /// There are newer checkpoints, which would be lost.
+    /// Newer checkpoints would be lost.
     #[error(
-        "{} has newer checkpoints than the one to go on from ({}). Go on in another folder with --out, or move them away",
+        "{} has newer checkpoints than the one to resume from ({}). Choose another folder with --out, or move them away",
         path.display(),
         newer.iter().map(|step| format!("step {step}")).collect::<Vec<_>>().join(", ")
     )]
@@ -87,33 +87,33 @@ pub enum ResumeError {
         /// Their steps.
         newer: Vec<u64>,
     },
-    /// It has gone further than it is to go.
+    /// The checkpoint is past the last step.
     #[error(
-        "{} is {step} steps far, and the run is to have {steps}. Ask for more with train.steps or train.epochs, together with --allow-changes",
+        "{} is at step {step}, past the last step {steps}. Raise train.steps or train.epochs, and resume with --allow-changes",
         path.display()
     )]
     Beyond {
         /// The checkpoint.
         path: PathBuf,
-        /// Steps that were made.
+        /// Its step.
         step: u64,
-        /// Steps that are wanted.
+        /// Steps of the run.
         steps: u64,
     },
 }
 
-/// Where a run goes on.
+/// The checkpoint to resume from.
 pub(crate) struct ResumePoint {
     pub(crate) checkpoint: Checkpoint,
-    /// What differs in the configuration, if anything.
+    /// Changed settings.
     pub(crate) changes: Vec<Change>,
-    /// Whether its moments are those of another optimizer.
+    /// Whether the optimizer changed, so that the stored moments are useless.
     pub(crate) new_optimizer: bool,
-    /// The run folder that it comes from, if that is another one.
+    /// Its run folder, if that is not the run's own.
     pub(crate) other_folder: Option<PathBuf>,
 }
 
-/// Finds where to go on in a run folder that is held (`None`: at the beginning), and why newer checkpoints can't be used.
+/// Finds the checkpoint to resume from (`None`: start from the beginning), and what is wrong with newer ones.
 pub(crate) fn find(
     folder: &LockedRunFolder,
     config: &RunConfig,
@@ -144,19 +144,19 @@ pub(crate) fn find(
     let with = |effect: Effect| -> Vec<Change> {
         changes.iter().filter(|change| change.effect == effect).cloned().collect()
     };
-    let of_weights = with(Effect::OnWeights);
-    if !of_weights.is_empty() {
-        return Err(ResumeError::OtherWeights { path, changes: of_weights });
+    let weight_changes = with(Effect::OnWeights);
+    if !weight_changes.is_empty() {
+        return Err(ResumeError::OtherWeights { path, changes: weight_changes });
     }
-    let of_steps = with(Effect::OnSteps);
-    if !of_steps.is_empty() && !resume.allow_changes {
-        return Err(ResumeError::Changed { path, changes: of_steps });
+    let step_changes = with(Effect::OnSteps);
+    if !step_changes.is_empty() && !resume.allow_changes {
+        return Err(ResumeError::Changed { path, changes: step_changes });
     }
     let new_optimizer = changes.iter().any(|change| change.key == "train.optimizer");
     Ok((Some(ResumePoint { checkpoint, changes, new_optimizer, other_folder }), damaged))
 }
 
-/// The checkpoint at a path: a checkpoint itself, or the newest whole one of a run folder.
+/// The checkpoint at a path: a checkpoint itself, or the newest intact one of a run folder.
 ///
 /// # Errors
 /// [`ResumeError`].
@@ -178,7 +178,7 @@ pub fn open(path: &Path) -> Result<Checkpoint, ResumeError> {
 }
 
 impl ResumePoint {
-    /// Refuses data or a base that isn't what the checkpoint was made with.
+    /// Refuses data or a base model that changed since the checkpoint was saved.
     pub(crate) fn check(
         &self,
         what: &'static str,

@@ -1,4 +1,4 @@
-//! The backends that are built in, and the choice among them. The only place that asks which are.
+//! The built-in backends and the choice among them. The only place that depends on Cargo features for backends.
 
 use std::fmt;
 
@@ -45,32 +45,32 @@ impl fmt::Display for Backend {
     }
 }
 
-/// Work that runs on whatever backend is chosen.
+/// Work that runs on the chosen backend.
 pub trait Job {
-    /// What it gives.
+    /// Its result.
     type Output;
-    /// Does it.
+    /// Runs it.
     fn run<A: TrainBackend>(self, device: A::Device) -> Self::Output;
 }
 
 /// Why a backend can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
-    /// It was left out of this build.
+    /// It is not in this build.
     #[error(
         "backend {name} is not in this build; it has: {built}. Build with it: cargo build --release --features {feature}"
     )]
     NotBuilt {
         /// The backend.
         name: &'static str,
-        /// Those that are built in.
+        /// The backends of this build.
         built: String,
-        /// The Cargo feature that brings it.
+        /// The Cargo feature that builds it.
         feature: &'static str,
     },
-    /// It is built in, but no device answers.
+    /// It is built in, but has no device.
     #[error(
-        "backend {name}: no device answers. Is there one, with its driver? On the CPU: --backend flex"
+        "backend {name}: no device found. Check the device and its driver, or run on the CPU with --backend flex"
     )]
     NoDevice {
         /// The backend.
@@ -78,7 +78,7 @@ pub enum BackendError {
     },
 }
 
-/// Runs a job on the backend that was asked for; `auto` is `cuda`, `wgpu` or `flex`, the first that is built in and has a GPU.
+/// Runs a job on a backend; `auto` is the first of `cuda`, `wgpu` and `flex` that is built in and has a device.
 ///
 /// # Errors
 /// [`BackendError`].
@@ -102,7 +102,7 @@ pub fn run_on<J: Job>(backend: Backend, job: J) -> Result<J::Output, BackendErro
     }
 }
 
-/// The backend that `auto` stands for on this machine; any other stands for itself.
+/// Replaces `auto` by the backend that it selects on this machine.
 pub fn resolve(backend: Backend) -> Backend {
     match backend {
         #[cfg(feature = "cuda")]
@@ -114,7 +114,7 @@ pub fn resolve(backend: Backend) -> Backend {
     }
 }
 
-/// The type of activations beside weights of type `dtype`, on a backend that need not be built in.
+/// The float type of activations with weights of type `dtype`, also for a backend that is not built in.
 pub fn activations(backend: Backend, dtype: FloatDtype) -> FloatDtype {
     match resolve(backend) {
         Backend::Wgpu | Backend::Cuda => dtype,
@@ -142,14 +142,14 @@ fn refusal(backend: Backend) -> BackendError {
     BackendError::NotBuilt { name, built: built.join(", "), feature }
 }
 
-/// Asking for GPUs. Drivers that are missing make CubeCL panic, which is an answer too.
+/// Detecting GPUs. CubeCL panics without a driver, which means that there is none.
 #[cfg(any(feature = "wgpu", feature = "cuda"))]
 mod gpu {
     use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 
     use burn::tensor::{Tensor, backend::Backend};
 
-    /// Whether `probe` comes back true.
+    /// Whether `probe` returns true without a panic.
     fn answers(probe: impl FnOnce() -> bool) -> bool {
         let hook = take_hook();
         set_hook(Box::new(|_| {}));
@@ -166,7 +166,7 @@ mod gpu {
         })
     }
 
-    /// Whether there is a real GPU: a software device is slower than the CPU backends, and is taken only when asked for.
+    /// Whether there is a real GPU: a software device is slower than the CPU backends, and is used only on request.
     #[cfg(feature = "wgpu")]
     pub(super) fn wgpu_has_gpu() -> bool {
         use burn::tensor::backend::Device;

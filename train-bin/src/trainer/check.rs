@@ -1,4 +1,4 @@
-//! What must hold in every step, and what is said where it doesn't.
+//! Checks of each step's loss and gradients, before the weights change.
 
 use burn::module::{AutodiffModule, Param};
 use burn::tensor::{Tensor, backend::Backend};
@@ -6,121 +6,135 @@ use emberlm_data::{Batch, Dataset};
 use emberlm_lora::walk::{ParamVisitor, for_each_param};
 use emberlm_lora::{AdapterParam, AdapterRole};
 use emberlm_model::{CausalLm, LinearRole, ModelBackend, ModelConfig};
+use serde::Serialize;
 
+use crate::trainer::error::TrainError;
 use crate::trainer::grads::{Gradients, all_finite};
+use crate::trainer::guard::{Guard, GuardConfig, LossSpike, OnNonFinite, OnSpike};
 use crate::trainer::step::{TrainBackend, inputs, loss_sum};
-use crate::trainer::train::Spike;
 
-/// Why training stopped.
-#[derive(Debug, thiserror::Error)]
-pub enum TrainError {
-    /// A loss that isn't a number.
-    #[error(
-        "step {step}: the loss is {loss} on {example}; the first tensor that isn't finite is {tensor}. Nothing was saved over. Lower train.learning_rate, or look at that example"
-    )]
-    Loss {
-        /// From 1.
-        step: u64,
-        /// What it is.
-        loss: f64,
-        /// Where the example stands.
-        example: String,
-        /// The first tensor on the way, forward, that holds NaN or infinity.
-        tensor: String,
-    },
-    /// A gradient that isn't a number, from a loss that is.
-    #[error(
-        "step {step}: the gradient of {tensor} isn't finite, on {examples}. Nothing was saved over. Lower train.learning_rate, or look at these examples"
-    )]
-    Gradient {
-        /// From 1.
-        step: u64,
-        /// The first parameter, by name.
-        tensor: String,
-        /// Where the step's examples stand.
-        examples: String,
-    },
-    /// A loss far above the ones before.
-    #[error(
-        "step {step}: the loss is {loss:.4}, and those before are {mean:.4} on average with a standard deviation of {deviation:.4}. The examples of the highest loss: {examples}. Look at them; or lower train.learning_rate, or set train.on_spike to \"warn\" or \"skip\""
-    )]
-    Spike {
-        /// From 1.
-        step: u64,
-        /// What it is.
-        loss: f64,
-        /// Of the losses before.
-        mean: f64,
-        /// Of the losses before.
-        deviation: f64,
-        /// Where the examples stand, and their losses.
-        examples: String,
-    },
-    /// Steps that were passed over, one after another.
-    #[error(
-        "more than {limit} steps in a row were passed over (train.max_skipped). The last one: {why}"
-    )]
-    TooManySkipped {
-        /// How many may be.
-        limit: u64,
-        /// Why the last one was.
-        why: Box<TrainError>,
-    },
-    /// Parameters that the first step didn't reach.
-    #[error(
-        "the first step left {count} trainable parameters without a gradient, among them {names}: they are not part of what is computed. This is a fault in the model's wiring; please report it"
-    )]
-    Unreached {
-        /// How many.
-        count: usize,
-        /// The first few.
-        names: String,
-    },
+/// A loss spike and the examples behind it.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct Spike {
+    /// The loss, and the losses before it.
+    #[serde(skip)]
+    pub stats: LossSpike,
+    /// The step's examples of the highest mean loss: their place in the data, and that loss.
+    pub examples: Vec<(String, f64)>,
 }
 
-/// Refuses a loss that is NaN or infinite, and finds out where it comes from.
-pub(crate) fn loss_is_finite<A: TrainBackend>(
-    loss: f64,
-    step: u64,
-    model: &CausalLm<A>,
-    config: &ModelConfig,
-    data: &Dataset,
-    batch: &Batch,
-) -> Result<(), TrainError> {
-    if loss.is_finite() {
-        return Ok(());
+/// A step whose results are to be checked before the weights change.
+pub(crate) struct StepChecks<'a, A: TrainBackend> {
+    /// From 0.
+    pub(crate) step: u64,
+    /// The model before the step.
+    pub(crate) model: &'a CausalLm<A>,
+    pub(crate) config: &'a ModelConfig,
+    pub(crate) data: &'a Dataset,
+    /// The step's micro-batches.
+    pub(crate) batches: &'a [Batch],
+}
+
+impl<A: TrainBackend> StepChecks<'_, A> {
+    /// Refuses a loss of `batch` that is NaN or infinite, and finds where it comes from.
+    pub(crate) fn loss_is_finite(&self, loss: f64, batch: &Batch) -> Result<(), TrainError> {
+        if loss.is_finite() {
+            return Ok(());
+        }
+        let plain = self.model.valid();
+        let found = first_non_finite_weight(&plain)
+            .map(|tensor| (0, format!("the weight {tensor}")))
+            .or_else(|| first_non_finite_activation(&plain, self.config, batch));
+        let (at, tensor) = found.unwrap_or((0, "the loss itself".into()));
+        let example = sources(self.data, &batch.examples[at..=at]);
+        Err(TrainError::Loss { step: self.step + 1, loss, example, tensor })
     }
-    let plain = model.valid();
-    let found = first_non_finite_weight(&plain)
-        .map(|tensor| (0, format!("the weight {tensor}")))
-        .or_else(|| first_non_finite_activation(&plain, config, batch));
-    let (at, tensor) = found.unwrap_or((0, "the loss itself".into()));
-    let example = sources(data, &batch.examples[at..=at]);
-    Err(TrainError::Loss { step: step + 1, loss, example, tensor })
-}
 
-/// Refuses gradients whose norm, `norm`, is NaN or infinite.
-pub(crate) fn gradients_are_finite<B: Backend>(
-    norm: f64,
-    gradients: &Gradients<B>,
-    step: u64,
-    data: &Dataset,
-    batches: &[Batch],
-) -> Result<(), TrainError> {
-    if norm.is_finite() {
-        return Ok(());
+    /// What is wrong with the loss (`fault`) or the gradients, if anything.
+    ///
+    /// # Errors
+    /// [`TrainError::Unreached`], in the first step.
+    pub(crate) fn after_backward(
+        &self,
+        fault: Option<TrainError>,
+        gradients: &Gradients<A::InnerBackend>,
+        norm: f64,
+    ) -> Result<Option<TrainError>, TrainError> {
+        let fault = fault.or_else(|| self.gradients_are_finite(gradients, norm).err());
+        if self.step == 0 && fault.is_none() {
+            every_parameter_was_reached(self.model, gradients, self.batches)?;
+        }
+        Ok(fault)
     }
-    // Finite gradients whose squares overflow have no norm either; the greatest is as good a name as any.
-    let tensor = gradients.first_non_finite().unwrap_or("all parameters, taken together,").into();
-    let examples: Vec<usize> = batches.iter().flat_map(|b| b.examples.clone()).collect();
-    Err(TrainError::Gradient { step: step + 1, tensor, examples: sources(data, &examples) })
+
+    /// Refuses gradients whose norm, `norm`, is NaN or infinite.
+    fn gradients_are_finite(
+        &self,
+        gradients: &Gradients<A::InnerBackend>,
+        norm: f64,
+    ) -> Result<(), TrainError> {
+        if norm.is_finite() {
+            return Ok(());
+        }
+        // The norm of finite gradients can overflow too; then no single tensor is to blame.
+        let tensor = gradients.first_non_finite().unwrap_or("all parameters, taken together,");
+        let examples: Vec<usize> = self.batches.iter().flat_map(|b| b.examples.clone()).collect();
+        let examples = sources(self.data, &examples);
+        Err(TrainError::Gradient { step: self.step + 1, tensor: tensor.into(), examples })
+    }
+
+    /// The loss spike, if `loss` is far above the ones before.
+    pub(crate) fn spike(
+        &self,
+        loss: f64,
+        guard: &mut Guard,
+        config: &GuardConfig,
+    ) -> Option<Spike> {
+        let stats = guard.check_loss(loss, config)?;
+        let Self { model, config, data, batches, .. } = self;
+        Some(Spike {
+            stats,
+            examples: highest_loss_examples(&model.valid(), config, data, batches),
+        })
+    }
+
+    /// Why the step leaves the weights unchanged, if it does.
+    ///
+    /// # Errors
+    /// [`TrainError`], where the guards stop the run.
+    pub(crate) fn skip(
+        &self,
+        fault: Option<TrainError>,
+        spike: Option<&Spike>,
+        guard: &mut Guard,
+        config: &GuardConfig,
+    ) -> Result<Option<String>, TrainError> {
+        let why = match (fault, spike) {
+            (Some(fault), _) if config.on_nonfinite == OnNonFinite::Stop => return Err(fault),
+            (Some(fault), _) => fault,
+            (None, Some(spike)) if config.on_spike == OnSpike::Stop => {
+                return Err(spike_error(self.step, spike));
+            }
+            (None, Some(spike)) if config.on_spike == OnSpike::Skip => {
+                spike_error(self.step, spike)
+            }
+            (None, _) => {
+                guard.step_made();
+                return Ok(None);
+            }
+        };
+        let text = why.to_string();
+        guard.step_skipped(why, config)?;
+        Ok(Some(text))
+    }
 }
 
-/// Refuses a trainable parameter without a gradient, or with one that is zero throughout where mathematics allows another.
+/// Refuses a trainable parameter without a gradient, or with one that is zero without a reason.
 ///
-/// It allows none for A while B is zero, and none for queries and keys where every supervised token is predicted from a
-/// sequence's first position, which sees itself alone.
-pub(crate) fn every_parameter_was_reached<A: TrainBackend>(
+/// Reasons are: B is zero (for A), and every supervised token is predicted from the first position of a sequence, which
+/// attends to itself alone (for queries and keys).
+fn every_parameter_was_reached<A: TrainBackend>(
     model: &CausalLm<A>,
     gradients: &Gradients<A::InnerBackend>,
     batches: &[Batch],
@@ -144,7 +158,7 @@ pub(crate) fn every_parameter_was_reached<A: TrainBackend>(
             let reached = self.gradients.get(name).is_some_and(|g| !is_zero(g.value.clone()));
             let is_query_or_key =
                 matches!(LinearRole::at_path(name), Some(LinearRole::Query | LinearRole::Key));
-            // Added tokens need not occur in the first step.
+            // Added tokens may not occur in the first step.
             let is_excused = self.first_positions_only && is_query_or_key
                 || name == "model.embed_tokens.tokens.rows";
             if !reached && !is_excused {
@@ -194,7 +208,7 @@ fn first_non_finite_weight<B: Backend>(model: &CausalLm<B>) -> Option<String> {
     first.0
 }
 
-/// Which of the batch's sequences, and the place on its way forward.
+/// The first sequence of the batch with an activation that is not finite, and that activation.
 fn first_non_finite_activation<B: ModelBackend>(
     model: &CausalLm<B>,
     config: &ModelConfig,
@@ -217,11 +231,11 @@ fn first_non_finite_activation<B: ModelBackend>(
     None
 }
 
-/// Examples that are named at most.
+/// Maximum number of examples that are named.
 const NAMED: usize = 5;
 
-/// The examples of the highest mean loss: where they stand, and that loss. Each is computed by itself.
-pub(crate) fn highest_loss_examples<B: ModelBackend>(
+/// The examples of the highest mean loss: their place in the data, and that loss. Each is computed separately.
+fn highest_loss_examples<B: ModelBackend>(
     model: &CausalLm<B>,
     config: &ModelConfig,
     data: &Dataset,
@@ -239,28 +253,27 @@ pub(crate) fn highest_loss_examples<B: ModelBackend>(
     losses.into_iter().take(NAMED).map(named).collect()
 }
 
-/// The error that a spike is where it stops a run.
-pub(crate) fn spike(step: u64, spike: &Spike) -> TrainError {
-    let Spike { unusual, examples } = spike;
+fn spike_error(step: u64, spike: &Spike) -> TrainError {
+    let Spike { stats, examples } = spike;
     let named: Vec<String> =
         examples.iter().map(|(place, loss)| format!("{place} ({loss:.3})")).collect();
     TrainError::Spike {
         step: step + 1,
-        loss: unusual.loss,
-        mean: unusual.mean,
-        deviation: unusual.deviation,
+        loss: stats.loss,
+        mean: stats.mean,
+        deviation: stats.deviation,
         examples: named.join(", "),
     }
 }
 
-/// Where examples stand in their files.
+/// Places of examples in their files.
 fn sources(data: &Dataset, examples: &[usize]) -> String {
-    let mut said: Vec<String> =
+    let mut places: Vec<String> =
         examples.iter().take(NAMED).map(|&i| data.examples.source(i).to_string()).collect();
-    if examples.len() > said.len() {
-        said.push(format!("{} more", examples.len() - said.len()));
+    if examples.len() > places.len() {
+        places.push(format!("{} more", examples.len() - places.len()));
     }
-    said.join(", ")
+    places.join(", ")
 }
 
 #[cfg(all(test, feature = "ndarray"))]
@@ -284,19 +297,13 @@ mod tests {
         let data = Dataset::build(rows, &base.tokenizer, &ExampleOptions::default()).unwrap();
         let batch = Batch::collate(&[(0, &data.examples.get(0))], 0);
         let mut gradients = Gradients::default();
-        let options = StepOptions {
-            scale: 1.0,
-            recompute: Recompute::None,
-            dropout: None,
-            noise: None,
-            phases: None,
-        };
+        let options = StepOptions::new(1.0, Recompute::None);
         loss_and_grads(&model, &base.config, &batch, options, &mut gradients);
         (model, gradients, batch)
     }
 
     #[test]
-    fn a_fresh_adapter_passes_although_no_gradient_reaches_a() {
+    fn a_fresh_adapter_passes_although_the_gradient_of_a_is_zero() {
         let (model, gradients, batch) = first_step();
         every_parameter_was_reached(&model, &gradients, &[batch]).unwrap();
     }
@@ -304,7 +311,7 @@ mod tests {
     #[test]
     fn a_parameter_without_a_gradient_is_named() {
         let (mut model, gradients, batch) = first_step();
-        // Trainable only now, so that the gradients know nothing of it.
+        // Trainable only now, so that it has no gradient.
         let embedding = &mut model.model.embed_tokens.weight;
         *embedding = embedding.clone().map(|weight| weight.require_grad());
         let error = every_parameter_was_reached(&model, &gradients, &[batch]).unwrap_err();

@@ -1,4 +1,4 @@
-//! Clipping gradients: by the norm of all of them, or each tensor by what its own norm used to be.
+//! Gradient clipping: by the norm of all gradients, or each tensor by its own earlier norms.
 
 use std::collections::BTreeMap;
 
@@ -102,12 +102,12 @@ impl ValueEnum for ClipConfig {
     }
 }
 
-/// Clips, and remembers what it needs to.
+/// Gradient clipping with its state.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Clipper {
     config: ClipConfig,
     steps: u64,
-    /// By tensor; empty but for [`ClipConfig::PerTensor`].
+    /// By tensor; empty except with [`ClipConfig::PerTensor`].
     means: BTreeMap<String, NormMean>,
 }
 
@@ -123,7 +123,7 @@ struct NormMean {
 const ROLE: &str = "grad_norm";
 
 impl NormMean {
-    /// What the tensor's gradient is to be multiplied by, and the mean with its norm counted.
+    /// The factor of the tensor's gradient, and the mean with its norm counted.
     fn next(self, norm: f64, factor: f64, decay: f64) -> (f64, Self) {
         if norm == 0.0 {
             return (1.0, self);
@@ -137,7 +137,7 @@ impl NormMean {
 }
 
 impl Clipper {
-    /// One that has seen no gradient.
+    /// Without any gradient so far.
     pub fn new(config: ClipConfig) -> Self {
         Self { config, steps: 0, means: BTreeMap::new() }
     }
@@ -164,7 +164,7 @@ impl Clipper {
         }
     }
 
-    /// All that it knows beside its constants: what a checkpoint keeps. Its form is an optimizer's.
+    /// Its state, for a checkpoint, in the form of an optimizer's state.
     pub fn state(&self) -> OptimizerState {
         let mut state = OptimizerState::new(self.config.name(), self.steps);
         for (path, NormMean { mean, count }) in &self.means {
@@ -173,10 +173,10 @@ impl Clipper {
         state
     }
 
-    /// One that goes on where another left off, to the bit.
+    /// Restores a saved state exactly.
     ///
     /// # Errors
-    /// [`StateError`] if `state` is of another way of clipping, or damaged.
+    /// [`StateError`] if `state` belongs to another way of clipping, or is damaged.
     pub fn restore(config: ClipConfig, state: &OptimizerState) -> Result<Self, StateError> {
         let mut reader = StateReader::new(config.name(), state)?;
         let mut means = BTreeMap::new();
@@ -201,11 +201,11 @@ mod tests {
         let (factor, decay) = (2.0, 0.5);
         let mean = NormMean::default();
         let (scale, mean) = mean.next(0.0, factor, decay);
-        assert_eq!((scale, mean), (1.0, NormMean::default()), "no gradient is no history");
+        assert_eq!((scale, mean), (1.0, NormMean::default()), "a zero gradient is not counted");
         let (scale, mean) = mean.next(2.0, factor, decay);
         assert_eq!((scale, mean.mean), (1.0, 2.0), "the first is never clipped");
         let (scale, mean) = mean.next(40.0, factor, decay);
-        assert_eq!((scale, mean.mean), (0.1, 3.0), "and an outlier counts as what is left of it");
+        assert_eq!((scale, mean.mean), (0.1, 3.0), "and an outlier is counted after clipping");
         let (scale, mean) = mean.next(6.0, factor, decay);
         assert_eq!((scale, mean.mean), (1.0, 4.5));
     }

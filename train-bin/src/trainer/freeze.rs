@@ -1,4 +1,4 @@
-//! Which weights are trained where there are no adapters.
+//! Choice of the trainable weights in full fine-tuning.
 
 use burn::module::Param;
 use burn::tensor::{Tensor, backend::Backend};
@@ -7,28 +7,28 @@ use emberlm_model::CausalLm;
 
 use crate::trainer::step::TrainBackend;
 
-/// Whether a parameter of this path is among those named: by its whole path, or by parts of it from dot to dot. No names
-/// name all.
+/// Whether `names` select a parameter: by its whole path, or by whole components of it (from dot to dot). No names
+/// select all.
 pub fn is_named(names: &[String], path: &str) -> bool {
     let dotted = format!(".{path}.");
     names.is_empty() || names.iter().any(|name| dotted.contains(&format!(".{name}.")))
 }
 
-/// Names that name nothing.
+/// Names without a matching weight.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "train.trainable: no weight of this model is called {}; parts of their names are: {}. Weights are named whole, or by parts of their names from dot to dot",
+    "train.trainable: no weight of this model matches {}. Expected whole names, or components of them such as: {}",
     unknown.join(", "),
     available.join(", ")
 )]
 pub struct UnknownWeights {
     /// The names.
     pub unknown: Vec<String>,
-    /// Parts of the weights' names.
+    /// Components of the weights' names.
     pub available: Vec<String>,
 }
 
-/// Makes the weights trainable that are named, and no others.
+/// Makes the named weights trainable, and freezes all others.
 ///
 /// # Errors
 /// [`UnknownWeights`].
@@ -74,7 +74,7 @@ mod tests {
     use crate::trainer::step::Training;
 
     #[test]
-    fn weights_are_named_by_parts_of_their_paths() {
+    fn weights_are_selected_by_components_of_their_paths() {
         let base = builtin::base().unwrap();
         let model =
             || base.build::<Training<Flex>>(WeightForm::default(), &Default::default()).unwrap();

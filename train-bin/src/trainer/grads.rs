@@ -1,4 +1,4 @@
-//! Gradients by name: summed over chunks and micro-batches, measured, clipped.
+//! Gradients by name: their sum over chunks and micro-batches, norms and clipping.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use burn::tensor::backend::AutodiffBackend;
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_lora::walk::{ParamVisitor, for_each_param};
 
-/// The gradient of one parameter, flat: rank is of no interest to norms and optimizers.
+/// The gradient of one parameter, flattened: norms and optimizers need no shape.
 #[derive(Debug, Clone)]
 pub struct Gradient<B: Backend> {
-    /// The parameter's identity in Burn.
+    /// The parameter's id in Burn.
     pub id: ParamId,
     /// `[elements]`, row-major.
     pub value: Tensor<B, 1>,
@@ -30,7 +30,7 @@ impl<B: Backend> Default for Gradients<B> {
 }
 
 impl<B: Backend> Gradients<B> {
-    /// Adds what a backward pass left for the parameters of `module`, a part of the model that lies at the path `prefix`.
+    /// Adds the gradients that a backward pass left for `module`, the part of the model at the path `prefix`.
     pub fn collect<A, M>(
         &mut self,
         prefix: &str,
@@ -90,7 +90,7 @@ impl<B: Backend> Gradients<B> {
         self.by_name.get(name)
     }
 
-    /// The Euclidean norm of all gradients taken as one vector: what Hugging Face's Trainer clips by.
+    /// The Euclidean norm of all gradients as one vector, by which Hugging Face's Trainer clips.
     pub fn norm(&self) -> f64 {
         self.squares().iter().sum::<f64>().sqrt()
     }
@@ -107,7 +107,7 @@ impl<B: Backend> Gradients<B> {
         if squares.is_empty() {
             return Vec::new();
         }
-        // One transfer from the device, whatever the number of tensors.
+        // One transfer from the device for all tensors.
         Tensor::cat(squares, 0).into_data().iter::<f64>().collect()
     }
 
@@ -120,7 +120,7 @@ impl<B: Backend> Gradients<B> {
         }
     }
 
-    /// Scales all gradients so that their norm, which is `norm` now, is at most `max_norm`, as
+    /// Scales all gradients so that their norm, presently `norm`, is at most `max_norm`, as
     /// `torch.nn.utils.clip_grad_norm_` does.
     pub fn clip(&mut self, norm: f64, max_norm: f64) {
         let factor = max_norm / (norm + 1e-6);
@@ -131,12 +131,12 @@ impl<B: Backend> Gradients<B> {
         }
     }
 
-    /// The first parameter, by name, whose gradient holds a NaN or an infinity.
+    /// The first parameter by name whose gradient contains NaN or infinity.
     pub fn first_non_finite(&self) -> Option<&str> {
         self.iter().find(|(_, g)| !all_finite(g.value.clone())).map(|(name, _)| name)
     }
 
-    /// Hands the gradients to one of Burn's own optimizers.
+    /// The gradients in the form of Burn's own optimizers.
     pub fn into_burn<A, M>(self, model: &M) -> GradientsParams
     where
         A: AutodiffBackend<InnerBackend = B>,
@@ -160,7 +160,7 @@ impl<B: Backend> Gradients<B> {
     }
 }
 
-/// Whether a tensor is free of NaN and infinity. Its sum of magnitudes is read: one number from the device.
+/// Whether a tensor has neither NaN nor infinity. Reads one number from the device.
 pub fn all_finite<B: Backend, const D: usize>(tensor: Tensor<B, D>) -> bool {
     // x · 0 is 0 for every finite x and NaN for all others, so nothing can overflow in the sum.
     let sum = (tensor * 0.0).sum().into_data();

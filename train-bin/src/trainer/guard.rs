@@ -1,26 +1,25 @@
-//! Steps that look wrong: what isn't a number, and losses far above the ones before.
+//! Guards against losses and gradients that are not finite, and against loss spikes.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
 
 use crate::settings::Reader;
+use crate::trainer::error::TrainError;
 
-use crate::trainer::check::TrainError;
-
-/// What is done about a step that looks wrong.
+/// Handling of losses and gradients that are not finite, and of loss spikes.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct GuardConfig {
-    /// About a loss or a gradient that isn't finite.
+    /// Handling of a loss or gradient that is not finite.
     pub on_nonfinite: OnNonFinite,
-    /// Steps in a row that may be passed over; one more stops the run.
+    /// Maximum skipped steps in a row; one more stops the run.
     pub max_skipped: u64,
-    /// About a loss far above the ones before.
+    /// Handling of a loss far above the ones before.
     pub on_spike: OnSpike,
-    /// How many standard deviations above their mean is far.
+    /// Standard deviations above the mean from which a loss is a spike.
     pub spike_threshold: f64,
 }
 
-/// What is done about a loss or a gradient that isn't finite.
+/// Handling of a loss or gradient that is not finite.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnNonFinite {
@@ -31,7 +30,7 @@ pub enum OnNonFinite {
     Skip,
 }
 
-/// What is done about a loss far above the ones before.
+/// Handling of a loss far above the ones before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnSpike {
@@ -86,16 +85,16 @@ impl Default for GuardConfig {
     }
 }
 
-/// What the guards have seen. It is part of a checkpoint.
+/// Statistics of the losses so far. Part of a checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 pub struct Guard {
-    /// Steps whose losses are known.
+    /// Losses so far.
     seen: u64,
     /// Running mean of the losses.
     mean: f64,
-    /// Running mean of their squared distances from it.
+    /// Running variance of the losses.
     variance: f64,
-    /// Steps in a row that were passed over.
+    /// Skipped steps in a row.
     skipped: u64,
 }
 
@@ -110,15 +109,15 @@ pub struct LossSpike {
     pub deviation: f64,
 }
 
-/// Share of a running mean that a new loss has: it looks back over some fifty steps.
+/// Weight of a new loss in the running mean, which spans about fifty steps.
 const SHARE: f64 = 0.02;
-/// Losses to be seen before one of them can be unusual.
+/// Number of losses before one can be a spike.
 const NEEDED: u64 = 20;
 
 impl Guard {
-    /// Whether a loss is far above the ones before; then it counts among them as one that is just within bounds, so
-    /// that neither one outlier hides the next nor a new level is reported for ever.
-    pub(crate) fn look(&mut self, loss: f64, config: &GuardConfig) -> Option<LossSpike> {
+    /// Records a loss. Returns it if it is far above the ones before; then it is recorded as a loss at the threshold, so that
+    /// neither an outlier hides the next one nor a permanent rise is reported forever.
+    pub(crate) fn check_loss(&mut self, loss: f64, config: &GuardConfig) -> Option<LossSpike> {
         if config.on_spike == OnSpike::Off || !loss.is_finite() {
             return None;
         }
@@ -127,7 +126,7 @@ impl Guard {
         let is_unusual = self.seen >= NEEDED && loss > bound;
         let unusual = is_unusual.then_some(LossSpike { loss, mean: self.mean, deviation });
         let loss = if is_unusual { bound } else { loss };
-        // The first losses weigh the same, so that the first of all isn't half the mean for long.
+        // The first losses have equal weights, so that the very first does not dominate the mean.
         let share = SHARE.max(1.0 / (self.seen + 1) as f64);
         let distance = loss - self.mean;
         self.mean += share * distance;
@@ -136,16 +135,20 @@ impl Guard {
         unusual
     }
 
-    /// Takes note of a step that was made.
-    pub(crate) fn made(&mut self) {
+    /// Records a step that was not skipped.
+    pub(crate) fn step_made(&mut self) {
         self.skipped = 0;
     }
 
-    /// Takes note of a step that was passed over because of `why`.
+    /// Records a step that was skipped because of `why`.
     ///
     /// # Errors
-    /// `why`, if there were too many of them in a row.
-    pub(crate) fn skip(&mut self, why: TrainError, config: &GuardConfig) -> Result<(), TrainError> {
+    /// [`TrainError::TooManySkipped`], after too many in a row.
+    pub(crate) fn step_skipped(
+        &mut self,
+        why: TrainError,
+        config: &GuardConfig,
+    ) -> Result<(), TrainError> {
         self.skipped += 1;
         if self.skipped <= config.max_skipped {
             return Ok(());
@@ -163,42 +166,43 @@ mod tests {
     }
 
     #[test]
-    fn a_spike_is_told_from_noise_and_from_a_slow_rise() {
+    fn a_spike_differs_from_noise_and_from_a_slow_rise() {
         let config = GuardConfig::default();
         let mut guard = Guard::default();
         for step in 0..100 {
-            assert_eq!(guard.look(wave(step), &config), None, "{step}");
+            assert_eq!(guard.check_loss(wave(step), &config), None, "{step}");
         }
-        let spike = guard.look(4.0, &config).unwrap();
+        let spike = guard.check_loss(4.0, &config).unwrap();
         assert!((spike.mean - 2.0).abs() < 0.05 && (spike.deviation - 0.07).abs() < 0.02);
-        assert_eq!(guard.look(wave(3), &config), None);
-        // Hardly widened by the one before.
-        assert!(guard.look(4.0, &config).is_some());
+        assert_eq!(guard.check_loss(wave(3), &config), None);
+        // The first spike hardly raised the threshold.
+        assert!(guard.check_loss(4.0, &config).is_some());
         let mut guard = Guard::default();
         for step in 0..400 {
-            assert_eq!(guard.look(wave(step) + 0.002 * step as f64, &config), None, "{step}");
+            assert_eq!(guard.check_loss(wave(step) + 0.002 * step as f64, &config), None, "{step}");
         }
     }
 
     #[test]
-    fn a_new_level_is_reported_for_a_while_and_then_taken_as_it_is() {
+    fn a_permanent_rise_is_reported_for_a_while_only() {
         let config = GuardConfig::default();
         let mut guard = Guard::default();
-        (0..100).for_each(|step| assert!(guard.look(wave(step), &config).is_none()));
-        let reports = (0..300).filter(|step| guard.look(wave(*step) + 3.0, &config).is_some());
+        (0..100).for_each(|step| assert!(guard.check_loss(wave(step), &config).is_none()));
+        let reports =
+            (0..300).filter(|step| guard.check_loss(wave(*step) + 3.0, &config).is_some());
         let reports = reports.count();
         assert!((1..100).contains(&reports), "{reports}");
     }
 
     #[test]
-    fn early_losses_and_those_that_are_no_numbers_are_no_spikes() {
+    fn early_losses_and_nan_are_no_spikes() {
         let config = GuardConfig::default();
         let mut guard = Guard::default();
         for step in 0..19 {
-            assert_eq!(guard.look(wave(step) * 10f64.powi((step % 3) as i32), &config), None);
+            assert_eq!(guard.check_loss(wave(step) * 10f64.powi((step % 3) as i32), &config), None);
         }
         let before = guard;
-        assert_eq!(guard.look(f64::NAN, &config), None);
+        assert_eq!(guard.check_loss(f64::NAN, &config), None);
         assert_eq!(guard, before);
     }
 
@@ -207,12 +211,12 @@ mod tests {
         let config = GuardConfig { max_skipped: 2, ..GuardConfig::default() };
         let why = || TrainError::Gradient { step: 1, tensor: "x".into(), examples: "y".into() };
         let mut guard = Guard::default();
-        guard.skip(why(), &config).unwrap();
-        guard.skip(why(), &config).unwrap();
-        guard.made();
-        guard.skip(why(), &config).unwrap();
-        guard.skip(why(), &config).unwrap();
-        let error = guard.skip(why(), &config).unwrap_err().to_string();
+        guard.step_skipped(why(), &config).unwrap();
+        guard.step_skipped(why(), &config).unwrap();
+        guard.step_made();
+        guard.step_skipped(why(), &config).unwrap();
+        guard.step_skipped(why(), &config).unwrap();
+        let error = guard.step_skipped(why(), &config).unwrap_err().to_string();
         assert!(error.contains("more than 2") && error.contains("gradient of x"), "{error}");
     }
 }

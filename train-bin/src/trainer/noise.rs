@@ -4,16 +4,16 @@ use emberlm_data::Batch;
 use emberlm_lora::random::{fill_counted, generator};
 use rand::RngCore;
 
-/// The noise of one step: each number of an embedded example is moved by a number that is uniform in
+/// The noise of one step: each element of an embedded example gets a summand that is uniform in
 /// `±alpha / √(tokens of the example · width)`.
 ///
-/// It is a function of seed, step, example and place in the example, and of nothing else: the same examples get the same
-/// noise however they are laid into rows and micro-batches, and a recomputation or a resumed run gets it again. (An example
-/// that comes twice in one step, or two parts of one document, get the same noise.) The length is the example's own, as the
-/// paper has it; transformers takes that of the padded batch, which makes the noise depend on the batch.
+/// It is a function of seed, step, example and position in the example alone: it does not depend on rows and micro-batches,
+/// and a recomputation or a resumed run reproduces it. (An example that occurs twice in one step, or two parts of one
+/// document, get the same noise.) The length is that of the example, as in the paper; transformers uses that of the padded
+/// batch, which makes the noise depend on the batch.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EmbeddingNoise {
-    /// How strong; the paper tries 5, 10 and 15.
+    /// Strength; the paper tries 5, 10 and 15.
     pub alpha: f64,
     /// The run's seed.
     pub seed: u64,
@@ -22,7 +22,7 @@ pub struct EmbeddingNoise {
 }
 
 impl EmbeddingNoise {
-    /// Summands for a batch's embeddings of this width: `[rows, seq, width]`, row-major; 0 in padding.
+    /// The summands of a batch's embeddings of this width: `[rows, seq, width]`, row-major; 0 in padding.
     pub fn of(&self, batch: &Batch, width: usize) -> Vec<f32> {
         let Self { alpha, seed, step } = *self;
         let mut noise = vec![0.0; batch.rows * batch.seq * width];
@@ -70,7 +70,7 @@ mod tests {
     const NOISE: EmbeddingNoise = EmbeddingNoise { alpha: 5.0, seed: 7, step: 3 };
 
     #[test]
-    fn an_example_has_the_same_noise_wherever_it_stands() {
+    fn the_noise_of_an_example_does_not_depend_on_the_batch() {
         let (_, packed) = noise(&[&[1, 0, 2]], NOISE);
         let (batch, apart) = noise(&[&[0], &[1], &[2]], NOISE);
         let row = |n: usize, tokens: usize| {
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_uniform_within_its_bound_and_changes_with_seed_step_and_example() {
+    fn noise_is_uniform_within_its_bound_and_depends_on_seed_step_and_example() {
         let (_, long) = noise(&[&[1]], NOISE);
         let bound = 5.0 / ((16 * WIDTH) as f32).sqrt();
         assert!(long.iter().all(|n| n.abs() <= bound));

@@ -1,4 +1,4 @@
-//! The micro-batches of the next step, made while this one runs.
+//! Preparing the micro-batches of the next step during the present one.
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
@@ -7,41 +7,41 @@ use std::thread::{self, JoinHandle};
 
 use emberlm_data::{Batch, Dataset, Loader};
 
-use crate::trainer::train::{DataPosition, Plan};
+use crate::trainer::plan::{DataPosition, Plan};
 
-/// The steps of a plan, in order: each with its micro-batches, and where in the stream of rows the next one begins.
+/// The steps of a plan in order: each with its micro-batches and the data position after it.
 ///
-/// A thread makes them, one step ahead and one in the making: it is there that the order of an epoch is made, and that
-/// pages of a token file are read. What is made doesn't depend on it.
+/// A thread prepares them, up to two steps ahead: shuffling an epoch and reading pages of a token file happen there. The
+/// result doesn't depend on timing.
 pub(crate) struct Prefetch {
-    made: Receiver<(Vec<Batch>, DataPosition)>,
-    maker: Option<JoinHandle<()>>,
+    steps: Receiver<(Vec<Batch>, DataPosition)>,
+    worker: Option<JoinHandle<()>>,
 }
 
 impl Prefetch {
-    /// The steps from `first` on, whose rows begin at `place`.
+    /// The steps from `first` on, with rows from `position` on.
     pub(crate) fn new(
         loader: Arc<Loader>,
         data: &Dataset,
         pad_id: u32,
         plan: &Plan,
         first: u64,
-        mut place: DataPosition,
+        mut position: DataPosition,
     ) -> Self {
-        let (send, made) = sync_channel(1);
+        let (send, steps) = sync_channel(1);
         // Examples are shared, not copied.
         let (data, plan) = (data.clone(), plan.clone());
-        let maker = thread::spawn(move || {
+        let worker = thread::spawn(move || {
             for _ in first..plan.steps {
                 let batches;
-                (batches, place) = micro_batches(&loader, &data, pad_id, &plan, place);
-                if send.send((batches, place)).is_err() {
-                    // Nobody waits any more.
+                (batches, position) = micro_batches(&loader, &data, pad_id, &plan, position);
+                if send.send((batches, position)).is_err() {
+                    // The receiver was dropped.
                     return;
                 }
             }
         });
-        Self { made, maker: Some(maker) }
+        Self { steps, worker: Some(worker) }
     }
 }
 
@@ -49,28 +49,28 @@ impl Iterator for Prefetch {
     type Item = (Vec<Batch>, DataPosition);
 
     fn next(&mut self) -> Option<Self::Item> {
-        if let Ok(made) = self.made.recv() {
-            return Some(made);
+        if let Ok(step) = self.steps.recv() {
+            return Some(step);
         }
-        // The last step was made, or making one failed: that must not look like the end.
-        if let Some(Err(panic)) = self.maker.take().map(JoinHandle::join) {
+        // Either the last step was prepared, or the thread panicked, which must not look like the end.
+        if let Some(Err(panic)) = self.worker.take().map(JoinHandle::join) {
             resume_unwind(panic);
         }
         None
     }
 }
 
-/// The micro-batches of the step that begins at `place`, and where the next one does.
+/// The micro-batches of the step at `position`, and the position after it.
 fn micro_batches(
     loader: &Loader,
     data: &Dataset,
     pad_id: u32,
     plan: &Plan,
-    place: DataPosition,
+    position: DataPosition,
 ) -> (Vec<Batch>, DataPosition) {
-    let count = plan.rows_per_step().min(plan.rows.saturating_sub(place.rows));
-    let (rows, cursor) = loader.take(place.cursor, count as usize);
-    let after = DataPosition { rows: place.rows + count, cursor };
+    let count = plan.rows_per_step().min(plan.rows.saturating_sub(position.rows));
+    let (rows, cursor) = loader.take(position.cursor, count as usize);
+    let after = DataPosition { rows: position.rows + count, cursor };
     let collate = |rows: &[_]| Batch::of_rows(rows, &data.examples, pad_id);
     (rows.chunks(plan.micro_batch_size).map(collate).collect(), after)
 }
@@ -83,7 +83,7 @@ mod tests {
     use crate::base::builtin;
 
     #[test]
-    fn what_is_made_ahead_is_what_each_step_takes_from_anywhere_on() {
+    fn prefetched_steps_equal_those_prepared_on_demand_from_any_position() {
         let base = builtin::base().unwrap();
         let rows = builtin::train_rows().unwrap();
         let data = Dataset::build(rows, &base.tokenizer, &ExampleOptions::default()).unwrap();
@@ -94,20 +94,20 @@ mod tests {
         let ahead = Prefetch::new(loader.clone(), &data, 0, &plan, 0, DataPosition::default());
         let all: Vec<_> = ahead.collect();
         assert_eq!(all.len() as u64, steps);
-        let mut place = DataPosition::default();
+        let mut position = DataPosition::default();
         for made in &all {
-            let expected = micro_batches(&loader, &data, 0, &plan, place);
+            let expected = micro_batches(&loader, &data, 0, &plan, position);
             assert_eq!(*made, expected);
-            place = expected.1;
+            position = expected.1;
         }
         assert_eq!(all.last().unwrap().0.iter().map(|batch| batch.rows).sum::<usize>(), 5);
         let later = Prefetch::new(loader.clone(), &data, 0, &plan, 4, all[3].1);
         assert!(later.eq(all[4..].iter().cloned()));
-        // Left before its end, it ends.
+        // Dropped early, it ends its thread.
         let mut left = Prefetch::new(loader, &data, 0, &plan, 0, DataPosition::default());
         left.next();
-        let maker = left.maker.take().unwrap();
+        let worker = left.worker.take().unwrap();
         drop(left);
-        maker.join().unwrap();
+        worker.join().unwrap();
     }
 }

@@ -206,19 +206,19 @@ pub struct LearningRate {
     pub curve: Curve,
     /// Rate at the end of warm-up.
     pub peak: f64,
-    /// Rate that the curve ends at.
+    /// Rate at the end of the curve.
     pub floor: f64,
     /// Linear warm-up.
     pub warmup: Warmup,
-    /// Steps in all.
+    /// Total steps.
     pub steps: u64,
 }
 
-/// The timescale of [`Curve::InverseSqrt`] without warm-up: transformers'.
+/// The timescale of [`Curve::InverseSqrt`] without warm-up, as in transformers.
 const DEFAULT_TIMESCALE: u64 = 10_000;
 
 impl LearningRate {
-    /// The rate of step `step`, counted from 0. Past the end it stays where it ended.
+    /// The rate of step `step`, counted from 0. After the last step it is constant.
     pub fn at(&self, step: u64) -> f64 {
         let Self { curve, peak, floor, warmup, steps } = *self;
         let warmup = warmup.steps(steps);
@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_decay_of_wsd_is_the_last_steps_and_no_more_than_there_are() {
+    fn the_decay_of_wsd_is_at_most_all_steps() {
         let wsd = |decay: u64| {
             let decay = DecaySpan::Steps(NonZeroU64::new(decay).unwrap());
             rate(Curve::Wsd { decay, shape: DecayShape::Linear })

@@ -1,15 +1,15 @@
 //! Loss and gradients of one micro-batch.
 //!
-//! Backward runs in stages, so that what is held at one time stays small:
+//! Backward runs in stages, to reduce peak memory:
 //!
 //! ```text
 //!   tokens ─► embedding ─► block 0 ─► … ─► block n-1 ─► [supervised rows] ─► chunks of: norm ─► head ─► loss
-//!   gradients:       ◄──────────────────────────────────────────────────────── one chunk after another
+//!   gradients:       ◄──────────────────────────────────────────────────────── chunk by chunk
 //! ```
 //!
-//! Logits exist for one chunk of supervised positions at a time. With [`Recompute::Selective`] the outputs of norms and
-//! of the gated feed-forward are made again in backward instead of being kept. With [`Recompute::Block`] the blocks first run without
-//! autodiff, keeping each one's input, and then again, last first, one at a time, under autodiff.
+//! Logits exist for one chunk of supervised positions at a time. With [`Recompute::Selective`] the outputs of norms and of
+//! the gated feed-forward are recomputed in backward instead of being kept. With [`Recompute::Block`] the blocks first run
+//! without autodiff, keeping each one's input, and then again under autodiff, one at a time from last to first.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -27,18 +27,18 @@ use emberlm_model::{CausalLm, Inputs, Keep, ModelBackend, ModelConfig, SequenceB
 use emberlm_quant::host::{float_tensor, index_tensor};
 use serde::Serialize;
 
-use crate::run::bench::{Phases, timed};
 use crate::trainer::grads::Gradients;
 use crate::trainer::noise::EmbeddingNoise;
 use crate::trainer::optimizer::OptimizerBackend;
+use crate::trainer::timing::{StepPhases, timed};
 
-/// What backward computes again instead of keeping it in memory.
+/// What backward recomputes instead of keeping it in memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
     /// Nothing.
     None,
-    /// The outputs of norms and of the gated feed-forward, which cost no matrix product.
+    /// The outputs of norms and of the gated feed-forward, which need no matrix product.
     #[default]
     Selective,
     /// Each decoder block from its input: slowest, least memory.
@@ -62,22 +62,22 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// A backend that the trainer runs on: autodiff over a backend that runs the model and its optimizer.
+/// A backend of the trainer: autodiff over a backend that runs the model and its optimizer.
 pub trait TrainBackend: AutodiffBackend<InnerBackend: OptimizerBackend> + ModelBackend {}
 impl<A: AutodiffBackend<InnerBackend: OptimizerBackend> + ModelBackend> TrainBackend for A {}
 
-/// Autodiff over `B`, as the trainer wants it: able to make again what is cheap to make ([`Keep::Costly`]).
+/// Autodiff over `B` that can recompute cheap operations ([`Keep::Costly`]).
 pub type Training<B> = Autodiff<B, BalancedCheckpointing>;
 
-/// Elements of a chunk's logits, at most: 64 MiB in f32.
+/// Maximum elements of a chunk's logits: 64 MiB in f32.
 const LOGITS_PER_CHUNK: usize = 1 << 24;
 
-/// Rows of a chunk for a vocabulary of this size.
+/// Rows of a chunk for a vocabulary of size `vocab`.
 pub(crate) fn chunk_rows(vocab: usize) -> usize {
     (LOGITS_PER_CHUNK / vocab).max(16)
 }
 
-/// Brings a batch to a device.
+/// Copies a batch to a device.
 pub fn inputs<B: ModelBackend>(
     config: &ModelConfig,
     batch: &Batch,
@@ -100,7 +100,7 @@ fn noisy_inputs<B: ModelBackend>(
     inputs(config, batch, device).with_noise(noise)
 }
 
-/// The sum of the losses of a batch's supervised tokens, each times its weight, in nats, without gradients.
+/// The sum of the losses of a batch's supervised tokens times their weights, in nats, without gradients.
 pub fn loss_sum<B: ModelBackend>(model: &CausalLm<B>, config: &ModelConfig, batch: &Batch) -> f64 {
     if batch.targets.is_empty() {
         return 0.0;
@@ -117,19 +117,26 @@ pub fn loss_sum<B: ModelBackend>(model: &CausalLm<B>, config: &ModelConfig, batc
     hidden.split_with_sizes(sizes, 0).into_iter().zip(chunks).map(sum).sum()
 }
 
-/// How a micro-batch is run.
+/// Options of a micro-batch.
 #[derive(Debug, Clone, Copy)]
 pub struct StepOptions<'a> {
-    /// Factor on the loss before backward: 1 / supervised tokens of the whole step (the sum of their weights).
+    /// Factor of the loss before backward: 1 / (sum of the weights of the step's supervised tokens).
     pub scale: f64,
-    /// What is kept for backward.
+    /// The recompute mode.
     pub recompute: Recompute,
-    /// The masks of this micro-batch, where adapters have dropout.
+    /// Key of the dropout masks, if adapters have dropout.
     pub dropout: Option<&'a DropoutKey>,
-    /// Noise on the embeddings, in training.
+    /// Noise on the embeddings.
     pub noise: Option<&'a EmbeddingNoise>,
-    /// Where to note how long each phase takes.
-    pub phases: Option<&'a Phases>,
+    /// Where the duration of each phase is added.
+    pub phases: Option<&'a StepPhases>,
+}
+
+impl StepOptions<'_> {
+    /// Without dropout, noise and timing.
+    pub fn new(scale: f64, recompute: Recompute) -> Self {
+        Self { scale, recompute, dropout: None, noise: None, phases: None }
+    }
 }
 
 /// Adds the gradients of `scale · (sum of weight · loss over supervised tokens)` to `gradients` and returns that sum,
@@ -144,8 +151,8 @@ pub fn loss_and_grads<A: TrainBackend>(
     if !matches!(model.activation_type(), DType::F16 | DType::BF16) {
         return staged(model, config, batch, options, gradients);
     }
-    // In 16 bits the gradients of a mean over thousands of tokens would fall below the least number, or be rounded with
-    // their factor. Those of the sum don't; they are scaled where they arrive, in f32.
+    // In 16 bits the gradients of a mean over thousands of tokens would underflow, or be rounded with their factor. Those of
+    // the sum do not; they are scaled in f32.
     let mut of_sum = Gradients::default();
     let loss = staged(model, config, batch, StepOptions { scale: 1.0, ..options }, &mut of_sum);
     gradients.add_scaled(of_sum, options.scale);
@@ -195,7 +202,7 @@ fn staged<A: TrainBackend>(
     }
 }
 
-/// The blocks without autodiff: their output, and the input of each one that is trained or lies above one.
+/// The blocks without autodiff: their output, and the inputs of the blocks from the lowest trained one up.
 fn blocks_forward<A: TrainBackend>(
     model: &CausalLm<A>,
     config: &ModelConfig,
@@ -217,7 +224,7 @@ fn blocks_forward<A: TrainBackend>(
     (x, kept)
 }
 
-/// The blocks again, one at a time, last first, under autodiff.
+/// The blocks again under autodiff, one at a time from last to first.
 fn blocks_backward<A: TrainBackend>(
     model: &CausalLm<A>,
     config: &ModelConfig,
@@ -249,7 +256,8 @@ fn blocks_backward<A: TrainBackend>(
     }
 }
 
-/// Loss and the gradient of the blocks' output `hidden`, by chunks of supervised positions; head and final norm collect theirs.
+/// The loss and the gradient of the blocks' output `hidden`, by chunks of supervised positions. Adds the gradients of head
+/// and final norm to `gradients`.
 fn head_stage<A: TrainBackend>(
     model: &CausalLm<A>,
     config: &ModelConfig,
@@ -290,7 +298,7 @@ fn head_stage<A: TrainBackend>(
     (loss, d_hidden.reshape(dims))
 }
 
-/// Backward from an output whose gradient is known.
+/// Backward from an output with its gradient.
 fn backward_from<A: TrainBackend>(
     output: Tensor<A, 3>,
     gradient: Tensor<A::InnerBackend, 3>,
@@ -298,7 +306,7 @@ fn backward_from<A: TrainBackend>(
     (output * Tensor::from_inner(gradient)).sum().backward()
 }
 
-/// The lowest part of a model that is trained; backward needs to go no deeper.
+/// The lowest trained part of a model, where backward stops.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum TrainedFrom {
     Embedding,
@@ -307,7 +315,7 @@ enum TrainedFrom {
 }
 
 impl TrainedFrom {
-    /// The lowest block that a gradient has to reach.
+    /// The lowest block that needs a gradient.
     fn lowest_block<A: TrainBackend>(self, model: &CausalLm<A>) -> usize {
         match self {
             Self::Embedding => 0,
@@ -328,8 +336,7 @@ fn trained_from<A: TrainBackend>(model: &CausalLm<A>) -> TrainedFrom {
     lowest.map_or(TrainedFrom::Head, TrainedFrom::Block)
 }
 
-/// Targets of one weight one after another: the sum of their losses is then weighted as a whole, and no kernel needs to know
-/// of weights.
+/// Targets sorted by weight: the sum of the losses of one weight is weighted as a whole, so kernels need no weights.
 fn by_weight(targets: &[Target]) -> Cow<'_, [Target]> {
     if targets.windows(2).all(|pair| pair[0].weight == pair[1].weight) {
         return Cow::Borrowed(targets);
@@ -339,7 +346,7 @@ fn by_weight(targets: &[Target]) -> Cow<'_, [Target]> {
     Cow::Owned(sorted)
 }
 
-/// Targets in chunks of at most `most`, each of one weight; none is empty.
+/// Targets in nonempty chunks of at most `most`, each of one weight.
 fn chunks(targets: &[Target], most: usize) -> Vec<&[Target]> {
     let runs = targets.chunk_by(|a, b| a.weight == b.weight);
     runs.flat_map(|run| run.chunks(most)).collect()

@@ -1,4 +1,4 @@
-//! Event files for TensorBoard, where they are asked for.
+//! Event files for TensorBoard, with `train.tensorboard = true`.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use crate::config::RunConfig;
 use crate::run::Event;
 use crate::run::metrics::tensorboard::RunEvents;
 
-/// Writes events until one can't be written.
+/// Writes event files until an error.
 pub(super) struct Curves {
     events: Option<RunEvents>,
     failure: Option<io::Error>,
@@ -19,19 +19,19 @@ impl Curves {
         Self { events, failure: None }
     }
 
-    pub(super) fn take(&mut self, event: &Event<'_>) {
+    pub(super) fn record(&mut self, event: &Event<'_>) {
         let Some(events) = &mut self.events else { return };
-        if let Err(error) = events.take(event) {
-            // The run is worth more than its curves, and metrics.jsonl has them too.
+        if let Err(error) = events.record(event) {
+            // The run continues without them: metrics.jsonl has the same metrics.
             self.failure = Some(error);
             self.events = None;
         }
     }
 
-    /// Says what went wrong, once the screen is free.
+    /// Prints the error, once the screen is free.
     pub(super) fn close(&self) {
         if let Some(error) = &self.failure {
-            eprintln!("warning: no more event files for TensorBoard were written: {error}");
+            eprintln!("warning: writing TensorBoard event files stopped: {error}");
         }
     }
 }

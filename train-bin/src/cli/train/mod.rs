@@ -1,8 +1,8 @@
 //! `emberlm train`.
 
 mod curves;
+mod format_event;
 mod resume;
-mod said;
 mod screen;
 mod stages;
 mod tui;
@@ -15,7 +15,7 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueHint};
 
 use curves::Curves;
-use said::grouped;
+use indicatif::HumanCount;
 use screen::Screen;
 use tui::Tui;
 
@@ -139,8 +139,8 @@ impl Process {
         let mut shown = Shown::new(self.how, config, &self.interrupt)?;
         let mut curves = Curves::new(config, resumed);
         let report = run_config(config, options, &mut |event| {
-            curves.take(&event);
-            shown.take(&event);
+            curves.record(&event);
+            shown.show(&event);
         });
         shown.close();
         curves.close();
@@ -169,10 +169,10 @@ impl Shown {
         Ok(Self::Board(Tui::open(title, log_every, interrupt.clone())?))
     }
 
-    fn take(&mut self, event: &Event<'_>) {
+    fn show(&mut self, event: &Event<'_>) {
         match self {
             Self::Lines(screen) => screen.show(event),
-            Self::Board(board) => board.take(event),
+            Self::Board(board) => board.show(event),
         }
     }
 
@@ -192,8 +192,8 @@ fn print_report(report: &Report, dry_run: bool) {
     }
     println!(
         "trained {} of {} parameters in {:.1} s, {} steps{}",
-        grouped(report.count.trainable),
-        grouped(report.count.total),
+        HumanCount(report.count.trainable as u64),
+        HumanCount(report.count.total as u64),
         report.seconds,
         report.steps,
         report.resumed_at.map(|step| format!(", resumed after step {step}")).unwrap_or_default()

@@ -1,47 +1,46 @@
-//! The run as it goes, on stderr: lines, and below them a bar where there is a terminal.
+//! Progress of a run on stderr: lines, and in a terminal a progress bar below them.
 
 use std::time::Duration;
 
 use crate::memory::footprint::Size;
-use crate::memory::peak_memory_mib;
 use crate::run::Event;
+use crate::run::metrics::row::StepRow;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use super::said::said;
+use super::format_event::format_event;
 use crate::cli::color;
 
-/// What is on it is cut off at the terminal's width; what matters most comes first.
+/// The bar is cut off at the terminal's width, so what matters most is first.
 const TEMPLATE: &str = "{bar:24.cyan/dim} {percent:>3} %  {pos}/{len}  {eta} left  {wide_msg}";
 
-/// Lines and a bar.
+/// The lines and the bar.
 pub(super) struct Screen {
     bar: ProgressBar,
     quiet: bool,
     log_every: u64,
-    /// Whether a step was shown: a run that goes on doesn't begin at the first one.
-    has_begun: bool,
+    /// Whether a step of this process was shown.
+    has_started: bool,
 }
 
 impl Screen {
     pub(super) fn new(quiet: bool, log_every: u64) -> Self {
-        Self { bar: ProgressBar::hidden(), quiet, log_every, has_begun: false }
+        Self { bar: ProgressBar::hidden(), quiet, log_every, has_started: false }
     }
 
     pub(super) fn show(&mut self, event: &Event<'_>) {
         if self.quiet {
             return;
         }
-        if let Event::Step { log, tokens_per_s } = event {
-            let peak = peak_memory_mib();
-            self.bar.set_position(log.step);
-            if !self.has_begun {
-                // Steps of an earlier part say nothing of how fast this one is.
+        if let Event::Step { row } = event {
+            self.bar.set_position(row.metrics.step);
+            if !self.has_started {
+                // Steps before a resume must not count in the estimate of the time left.
                 self.bar.reset_eta();
-                self.has_begun = true;
+                self.has_started = true;
             }
-            self.bar.set_message(message(log.loss, log.learning_rate, *tokens_per_s, peak));
+            self.bar.set_message(message(row));
         }
-        if let Some(lines) = said(event, self.log_every, color::on_stderr()) {
+        if let Some(lines) = format_event(event, self.log_every, color::on_stderr()) {
             self.bar.suspend(|| eprintln!("{lines}"));
         }
         if let Event::Model { plan, .. } = event {
@@ -54,7 +53,7 @@ impl Screen {
     }
 }
 
-/// Hidden where stderr is no terminal.
+/// Hidden if stderr is not a terminal.
 fn bar(steps: u64) -> ProgressBar {
     let bar = ProgressBar::new(steps);
     if let Ok(style) = ProgressStyle::with_template(TEMPLATE) {
@@ -64,9 +63,11 @@ fn bar(steps: u64) -> ProgressBar {
     bar
 }
 
-fn message(loss: f64, rate: f64, tokens_per_s: f64, peak_mib: Option<u64>) -> String {
-    let mut message = format!("loss {loss:.4}  rate {rate:.2e}  {tokens_per_s:.0} tokens/s");
-    if let Some(peak) = peak_mib {
+fn message(row: &StepRow) -> String {
+    let StepRow { metrics, tokens_per_s, peak_memory_mib } = row;
+    let (loss, rate) = (metrics.loss, metrics.learning_rate);
+    let mut message = format!("loss {loss:.4}  lr {rate:.2e}  {tokens_per_s:.0} tokens/s");
+    if let Some(peak) = peak_memory_mib {
         message += &format!("  {}", Size(peak << 20));
     }
     message
@@ -74,31 +75,36 @@ fn message(loss: f64, rate: f64, tokens_per_s: f64, peak_mib: Option<u64>) -> St
 
 #[cfg(test)]
 mod tests {
+    use crate::trainer::metrics::StepMetrics;
     use indicatif::{InMemoryTerm, ProgressDrawTarget};
 
     use super::*;
 
+    fn row(loss: f64, learning_rate: f64, tokens_per_s: f64, peak_mib: u64) -> StepRow {
+        let metrics = StepMetrics { loss, learning_rate, ..StepMetrics::default() };
+        StepRow { metrics, tokens_per_s, peak_memory_mib: Some(peak_mib) }
+    }
+
     #[test]
-    fn the_bar_says_how_far_how_well_and_how_fast() {
+    fn the_bar_shows_progress_loss_and_speed() {
         let term = InMemoryTerm::new(10, 110);
         let bar = bar(200);
         bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(term.clone())));
         bar.set_position(50);
-        bar.set_message(message(2.345_67, 1.5e-4, 432.1, Some(2500)));
+        bar.set_message(message(&row(2.345_67, 1.5e-4, 432.1, 2500)));
         bar.tick();
         let shown = term.contents();
-        for part in ["25 %", "50/200", "left", "loss 2.3457", "rate 1.50e-4", "432 tokens/s", "GiB"]
-        {
+        for part in ["25 %", "50/200", "left", "loss 2.3457", "lr 1.50e-4", "432 tokens/s", "GiB"] {
             assert!(shown.contains(part), "no {part:?} in {shown:?}");
         }
     }
 
     #[test]
-    fn a_narrow_terminal_cuts_what_matters_least() {
+    fn a_narrow_terminal_cuts_the_end() {
         let term = InMemoryTerm::new(10, 70);
         let bar = bar(200);
         bar.set_draw_target(ProgressDrawTarget::term_like(Box::new(term.clone())));
-        bar.set_message(message(2.0, 1e-4, 1.0, Some(100)));
+        bar.set_message(message(&row(2.0, 1e-4, 1.0, 100)));
         bar.set_position(1);
         bar.tick();
         let shown = term.contents();

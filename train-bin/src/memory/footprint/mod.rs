@@ -1,7 +1,7 @@
-//! How much memory a run will need, told before it starts.
+//! Estimates the memory of a run before it starts.
 //!
-//! Counted, not measured: the bytes of what the training step is known to hold ([`step`](crate::trainer::step)), at the two moments
-//! when it holds the most. `docs/performance.md` has the counts beside measured peaks.
+//! Counted, not measured: the bytes of the tensors that the training step holds ([`step`](crate::trainer::step)) at the
+//! moments when it holds the most. `docs/performance.md` compares the counts with measured peaks.
 //!
 //! ```text
 //!   weights ─ adapters ─ moments ─┬─ kept by the blocks ─ a chunk of logits          (after forward)
@@ -22,52 +22,52 @@ use crate::trainer::optimizer::Algorithm;
 use crate::trainer::step::Recompute;
 use crate::trainer::step::chunk_rows;
 
-/// The keys of the two weights that are no part of a block and large.
+/// The keys of the two large weights outside the blocks.
 const EMBEDDING: &str = "model.embed_tokens.weight";
 const HEAD: &str = "lm_head.weight";
 
 /// Bytes of a number in f32.
 const FLOAT: u64 = 4;
 
-/// The program itself with its threads' stacks, in bytes: what remains of a measured peak when all tensors are taken off.
+/// The program with its threads' stacks, in bytes: a measured peak minus all tensors.
 const PROGRAM: u64 = 60 << 20;
 
-/// A token of the vocabulary, in the tokenizer's tables.
+/// Bytes of the tokenizer's tables per token of the vocabulary.
 const VOCABULARY_ENTRY: u64 = 400;
 
-/// What the allocator holds beyond what is asked of it, as a share: freed blocks between those in use.
+/// Overhead of the allocator as a share of the tensors: freed blocks between used ones.
 const ALLOCATOR: f64 = 0.15;
 
-/// A step, as far as memory depends on it.
+/// The properties of a step that its memory depends on.
 #[derive(Debug, Clone)]
 pub struct Workload<'a> {
     /// The model.
     pub model: &'a ModelConfig,
-    /// How the weights of the linear layers are held, if not dense.
+    /// Quantization of the linear layers; `None`: dense.
     pub quantization: Option<Quantization>,
-    /// The float type of what is dense.
+    /// The float type of dense weights.
     pub dtype: FloatDtype,
     /// The float type of activations.
     pub activations: FloatDtype,
     /// The adapters; `None`: all weights are trained.
     pub lora: Option<LoraConfig>,
-    /// Weights that are trained where there are no adapters, by parts of their names; empty: all.
+    /// Without adapters: the trainable weights, by parts of their names; empty: all.
     pub trainable: &'a [String],
     /// Rows of the largest micro-batch.
     pub rows: usize,
-    /// Its tokens a row, padding included.
+    /// Its tokens per row, padding included.
     pub seq: usize,
     /// Its supervised tokens.
     pub targets: usize,
     /// Micro-batches of a step.
     pub grad_accumulation: usize,
-    /// What is kept for backward.
+    /// The recompute mode.
     pub recompute: Recompute,
     /// The optimizer.
     pub optimizer: Algorithm,
 }
 
-/// Bytes by what they are for. The parts are those of the moment at which the sum is greatest.
+/// Bytes by purpose, at the moment when their sum is largest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Footprint {
     /// Frozen and trained weights without adapters.
@@ -76,15 +76,15 @@ pub struct Footprint {
     pub adapters: u64,
     /// The optimizer's state.
     pub optimizer: u64,
-    /// Gradients of what is trained.
+    /// Gradients of the trainable parameters.
     pub gradients: u64,
     /// What the blocks keep for backward.
     pub activations: u64,
-    /// Logits of one chunk, their gradient, and the rows they are made from.
+    /// Logits of one chunk with their gradient, and the supervised rows.
     pub logits: u64,
-    /// What one block's backward, or the optimizer, needs in passing.
+    /// Temporary tensors of a block's backward or of the optimizer.
     pub workspace: u64,
-    /// The program, its tokenizer, and what the allocator holds beyond what is asked of it.
+    /// The program, its tokenizer, and the overhead of the allocator.
     pub overhead: u64,
 }
 
@@ -117,52 +117,19 @@ impl Footprint {
 }
 
 impl Workload<'_> {
-    /// What the step will need.
+    /// The memory of a step.
     ///
     /// # Errors
-    /// A pattern in the adapters' configuration that is no regular expression.
+    /// If a pattern in the adapters' configuration is not a regular expression.
     pub fn footprint(&self) -> Result<Footprint, LoraConfigError> {
         let blocks = self.blocks()?;
-        let tokens = (self.rows * self.seq) as u64;
-        let hidden = self.model.hidden_size as u64;
-        let inner = self.model.intermediate_size as u64;
-        let float = self.activations.bytes() as u64;
-        let stream = tokens * hidden * float;
-
         let head_adapter = self.head_adapter()?;
         let in_head = head_adapter.map_or(0, |adapter| adapter.elements() as u64);
         let in_blocks: u64 = blocks.iter().map(Block::adapter_elements).sum();
         let adapters = (in_blocks + in_head) * FLOAT;
-        let weights = self.weight_bytes();
         let trained = if self.lora.is_some() { adapters } else { self.trained_weights() };
-        let optimizer = self.optimizer_bytes(&blocks, head_adapter);
-
         let reached = blocks.iter().position(Block::is_trained).unwrap_or(blocks.len());
-        let kept = |block: &Block| tokens * block.kept(self, block.index > reached) * float;
-        let above = &blocks[reached..];
-        // Beside what the blocks keep, their output or its gradient.
-        let (activations, one_block) = match self.recompute {
-            Recompute::None | Recompute::Selective => {
-                (above.iter().map(kept).sum::<u64>() + 2 * stream, 0)
-            }
-            // Its input is among those that are kept.
-            Recompute::Block => {
-                let most = above.iter().map(kept).max().unwrap_or(stream);
-                (stream * (above.len() as u64 + 1), most - stream)
-            }
-        };
-
-        let chunk = chunk_rows(self.model.vocab_size).min(self.targets) as u64;
-        let supervised = self.targets as u64 * hidden * float;
-        // Their gradient takes the place of those that a frozen head makes.
-        let copies = if self.lora.is_some() { 1 } else { 2 };
-        let logits = copies * chunk * self.model.vocab_size as u64 * float + 3 * supervised;
-
-        // The gradients by the block's input and output, and those by the feed-forward's product and its two factors.
-        let in_backward = match above {
-            [] => 0,
-            _ => tokens * (2 * hidden + 3 * inner) * float + one_block,
-        };
+        let (activations, in_backward) = self.activation_bytes(&blocks[reached..]);
         let embedding = (self.model.vocab_size * self.model.hidden_size) as u64 * FLOAT;
         let head = if self.model.tie_word_embeddings { EMBEDDING } else { HEAD };
         let early = match self.lora {
@@ -170,37 +137,40 @@ impl Workload<'_> {
             None if self.trains(head) => embedding,
             None => 0,
         };
-        // A second micro-batch makes its gradients beside the sum of those before.
+        // The gradients of a second micro-batch exist together with the sum of the ones before.
         let held_over = if self.grad_accumulation > 1 { trained } else { 0 };
         let in_optimizer = 4 * self.largest_trained(&blocks);
-
         let decoding = self.decoding();
         let base = Footprint {
-            weights,
+            weights: self.weight_bytes(),
             adapters,
-            optimizer,
+            optimizer: self.optimizer_bytes(&blocks, head_adapter),
             gradients: 0,
             activations: 0,
             logits: 0,
             workspace: decoding,
             overhead: 0,
         };
-        let moments = [
-            Footprint { activations, logits, gradients: held_over + early, ..base },
-            Footprint {
-                activations,
-                workspace: in_backward + decoding,
-                gradients: held_over + early,
-                ..base
-            },
-            Footprint {
-                gradients: held_over + trained,
-                workspace: in_optimizer + decoding,
-                ..base
-            },
-        ];
-        let [mut most, others @ ..] = moments;
-        for other in others {
+        let after_forward = Footprint {
+            activations,
+            logits: self.logit_bytes(),
+            gradients: held_over + early,
+            ..base
+        };
+        let backward = Footprint {
+            activations,
+            workspace: in_backward + decoding,
+            gradients: held_over + early,
+            ..base
+        };
+        let optimizer = Footprint {
+            gradients: held_over + trained,
+            workspace: in_optimizer + decoding,
+            ..base
+        };
+        // Of equal ones, the first.
+        let mut most = after_forward;
+        for other in [backward, optimizer] {
             if other.tensors() > most.tensors() {
                 most = other;
             }
@@ -208,6 +178,44 @@ impl Workload<'_> {
         let program = PROGRAM + VOCABULARY_ENTRY * self.model.vocab_size as u64;
         most.overhead = program + (most.tensors() as f64 * ALLOCATOR) as u64;
         Ok(most)
+    }
+
+    /// What the blocks from the lowest trained one up keep for backward with their output or its gradient, and what the
+    /// backward of one block needs temporarily.
+    fn activation_bytes(&self, blocks: &[Block]) -> (u64, u64) {
+        let tokens = (self.rows * self.seq) as u64;
+        let hidden = self.model.hidden_size as u64;
+        let inner = self.model.intermediate_size as u64;
+        let float = self.activations.bytes() as u64;
+        let stream = tokens * hidden * float;
+        let lowest = blocks.first().map_or(0, |block| block.index);
+        let kept = |block: &Block| tokens * block.kept(self, block.index > lowest) * float;
+        let (activations, one_block) = match self.recompute {
+            Recompute::None | Recompute::Selective => {
+                (blocks.iter().map(kept).sum::<u64>() + 2 * stream, 0)
+            }
+            // The input of the block that is recomputed is among the kept inputs.
+            Recompute::Block => {
+                let most = blocks.iter().map(kept).max().unwrap_or(stream);
+                (stream * (blocks.len() as u64 + 1), most - stream)
+            }
+        };
+        // The gradients of the block's input and output, of the feed-forward's product and of its two factors.
+        let in_backward = match blocks {
+            [] => 0,
+            _ => tokens * (2 * hidden + 3 * inner) * float + one_block,
+        };
+        (activations, in_backward)
+    }
+
+    /// Logits of one chunk with their gradient, and the supervised rows.
+    fn logit_bytes(&self) -> u64 {
+        let float = self.activations.bytes() as u64;
+        let chunk = chunk_rows(self.model.vocab_size).min(self.targets) as u64;
+        let supervised = self.targets as u64 * self.model.hidden_size as u64 * float;
+        // A frozen head computes the gradient in place.
+        let copies = if self.lora.is_some() { 1 } else { 2 };
+        copies * chunk * self.model.vocab_size as u64 * float + 3 * supervised
     }
 
     /// The blocks, each with the ranks of its adapters.
@@ -257,12 +265,12 @@ impl Workload<'_> {
         lora.adapter_shape("lm_head", true, [self.model.vocab_size, self.model.hidden_size])
     }
 
-    /// Whether a weight of the model itself is trained.
+    /// Whether a weight of the base model is trained.
     fn trains(&self, key: &str) -> bool {
         self.lora.is_none() && is_named(self.trainable, key)
     }
 
-    /// Bytes of the model's weights that are trained.
+    /// Bytes of the trainable weights of the base model.
     fn trained_weights(&self) -> u64 {
         let tensors = self.model.tensors();
         let trained = tensors.iter().filter(|(key, _)| self.trains(key));
@@ -290,7 +298,7 @@ impl Workload<'_> {
             .sum()
     }
 
-    /// The panel in which the CPU decodes weights that are no f32 matrices.
+    /// The panel in which the CPU decodes weights that are not f32.
     fn decoding(&self) -> u64 {
         let is_half = self.dtype != FloatDtype::F32 && self.activations == FloatDtype::F32;
         let elements = |linear: &BlockLinear| (linear.d_out * linear.d_in) as u64;
@@ -302,7 +310,7 @@ impl Workload<'_> {
         largest.min(PANEL as u64) * FLOAT
     }
 
-    /// Bytes of the largest tensor that the optimizer moves.
+    /// Bytes of the largest tensor that the optimizer updates.
     fn largest_trained(&self, blocks: &[Block]) -> u64 {
         let elements = match self.lora {
             None => {
@@ -359,7 +367,7 @@ impl Block {
         self.whole || self.linears.iter().any(|(linear, a)| a.is_some() && reads(linear))
     }
 
-    /// Numbers that the block's nodes keep until backward, for each token. `reached`: its input has a gradient.
+    /// Elements per token that the block keeps until backward. `reached`: its input has a gradient.
     fn kept(&self, workload: &Workload<'_>, reached: bool) -> u64 {
         use LinearInput::{Attention, AttentionNorm, MlpNorm, MlpProduct};
         let model = workload.model;
@@ -368,9 +376,9 @@ impl Block {
         // The input of the second norm.
         let mut kept = hidden;
         if reached || self.trains_reader_of(&[AttentionNorm]) {
-            // The input of the first norm, or its output where the input has no gradient.
+            // The input of the first norm, or its output if the input has no gradient.
             kept += hidden;
-            // Attention keeps queries, keys, values, its output, and one number a query.
+            // Attention keeps queries, keys, values, its output, and one number per query.
             let attention = self.linears.iter().map(|(linear, _)| match linear.role.input() {
                 AttentionNorm => linear.d_out,
                 Attention => linear.d_in,
@@ -390,20 +398,19 @@ impl Block {
     }
 }
 
-/// A change that saves memory without changing what is learned, or, last, how exact the frozen weights are.
+/// A change of settings that reduces memory. Only quantization, proposed last, influences the result.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Proposal {
     /// Settings to change, as `--set` takes them.
     pub set: Vec<String>,
-    /// What the run needs with this change and all those before it, in bytes.
+    /// Memory of the run with this change and all before it, in bytes.
     pub total: u64,
-    /// Whether that fits.
+    /// Whether it fits.
     pub fits: bool,
 }
 
-/// What to change, one thing after another, until a run fits into `limit` bytes: smaller micro-batches with more of them
-/// a step, then recomputing, then quantizing the frozen weights. Empty where it fits already; the last one may not
-/// fit, where nothing more helps.
+/// The changes, in order, until a run fits into `limit` bytes: smaller micro-batches with more accumulation, then
+/// recomputation, then quantized base weights. Empty if it fits already; even the last one may not fit.
 ///
 /// # Errors
 /// As [`Workload::footprint`].
@@ -418,7 +425,7 @@ pub fn proposals(workload: &Workload<'_>, limit: u64) -> Result<Vec<Proposal>, L
         proposals.push(Proposal { set, total, fits: total <= limit });
         Ok::<bool, LoraConfigError>(total <= limit)
     };
-    // Halved as long as nothing is lost: the step's examples stay the same.
+    // Halved while it is even, so that the step has the same examples.
     let mut smaller = workload.clone();
     while smaller.rows.is_multiple_of(2) {
         smaller.rows /= 2;
@@ -455,25 +462,25 @@ pub fn proposals(workload: &Workload<'_>, limit: u64) -> Result<Vec<Proposal>, L
     Ok(proposals)
 }
 
-/// What a run needs, beside what there is.
+/// The estimated memory of a run, and the memory available.
 #[derive(Debug, Clone)]
 pub struct MemoryEstimate {
-    /// The parts.
+    /// The estimate.
     pub footprint: Footprint,
     /// Rows of the largest micro-batch.
     pub rows: usize,
-    /// Its tokens a row.
+    /// Its tokens per row.
     pub seq: usize,
-    /// What is kept for backward.
+    /// The recompute mode.
     pub recompute: Recompute,
-    /// Bytes that can be had; `None` where nobody tells.
+    /// Bytes available; `None` if unknown.
     pub available: Option<u64>,
-    /// What to change if that is too little.
+    /// Changes that reduce memory, if it does not fit.
     pub proposals: Vec<Proposal>,
 }
 
 impl MemoryEstimate {
-    /// What `workload` needs, and proposals if it is more than `available`.
+    /// The memory of `workload`, and proposals if it exceeds `available`.
     ///
     /// # Errors
     /// As [`Workload::footprint`].
@@ -492,13 +499,13 @@ impl MemoryEstimate {
         })
     }
 
-    /// Whether there is enough, as far as anybody knows.
+    /// Whether it fits, as far as is known.
     pub fn fits(&self) -> bool {
         self.available.is_none_or(|available| self.footprint.total() <= available)
     }
 }
 
-/// Bytes in the unit that reads best: `1.25 GiB`, `640 MiB`.
+/// Bytes in a readable unit: `1.25 GiB`, `640 MiB`.
 pub struct Size(pub u64);
 
 impl fmt::Display for Size {

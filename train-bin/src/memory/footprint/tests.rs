@@ -1,4 +1,4 @@
-//! What is proposed, in which order.
+//! The proposals and their order.
 
 use super::*;
 use crate::base::builtin;
@@ -22,7 +22,7 @@ fn workload(model: &ModelConfig) -> Workload<'_> {
 }
 
 #[test]
-fn a_run_that_fits_needs_no_change() {
+fn a_run_that_fits_has_no_proposals() {
     let base = builtin::base().unwrap();
     let workload = workload(&base.config);
     let total = workload.footprint().unwrap().total();
@@ -30,7 +30,7 @@ fn a_run_that_fits_needs_no_change() {
 }
 
 #[test]
-fn changes_come_in_order_of_what_they_cost_and_keep_the_examples_of_a_step() {
+fn proposals_are_ordered_by_cost_and_keep_the_examples_of_a_step() {
     let base = builtin::base().unwrap();
     let workload = workload(&base.config);
     let all = proposals(&workload, 1).unwrap();
@@ -46,13 +46,13 @@ fn changes_come_in_order_of_what_they_cost_and_keep_the_examples_of_a_step() {
     assert_eq!(sets, expected, "12 rows can be halved twice");
     assert!(all.iter().all(|proposal| !proposal.fits));
     assert!(all.windows(2).all(|pair| pair[1].total < pair[0].total), "{all:?}");
-    // With room for what the first change leaves, nothing more is proposed.
+    // If the first change is enough, nothing more is proposed.
     let enough = proposals(&workload, all[0].total).unwrap();
     assert!(enough.len() == 1 && enough[0].fits, "{enough:?}");
 }
 
 #[test]
-fn whole_models_are_not_quantized() {
+fn full_fine_tuning_is_not_quantized() {
     let base = builtin::base().unwrap();
     let whole = Workload { lora: None, ..workload(&base.config) };
     let all = proposals(&whole, 1).unwrap();
@@ -60,7 +60,7 @@ fn whole_models_are_not_quantized() {
 }
 
 #[test]
-fn sizes_read_well() {
+fn sizes_have_readable_units() {
     let shown = |bytes| Size(bytes).to_string();
     assert_eq!([shown(12), shown(5 << 20), shown(5 << 28)], ["12 bytes", "5 MiB", "1.25 GiB"]);
 }

@@ -1,4 +1,4 @@
-//! Where checkpoints lie: folders `checkpoint-N` in a run folder.
+//! Folders of checkpoints: `checkpoint-N` in a run folder.
 
 use std::fs;
 use std::io;
@@ -7,24 +7,23 @@ use std::path::{Path, PathBuf};
 use emberlm_quant::atomic_file::{move_folder, sync_folder};
 
 use super::sums::seal;
+use crate::run::files::{CHECKPOINT_PREFIX, STATE_FILE};
 
-/// What the name of a checkpoint begins with.
-pub const PREFIX: &str = "checkpoint-";
-/// What the name of one that is being written begins and ends with.
+/// Prefix and suffix of a checkpoint that is being written.
 const UNFINISHED: (&str, &str) = (".checkpoint-", ".tmp");
-/// What the name of one that makes room for another begins and ends with.
+/// Prefix and suffix of a checkpoint that is being replaced.
 const REPLACED: (&str, &str) = (".checkpoint-", ".old");
 
 /// The checkpoints in a run folder by step, oldest first.
 ///
 /// # Errors
-/// What the file system says.
+/// Of the file system.
 pub fn all_in(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
-        let step = name.to_str().and_then(|name| name.strip_prefix(PREFIX));
+        let step = name.to_str().and_then(|name| name.strip_prefix(CHECKPOINT_PREFIX));
         if let Some(step) = step.and_then(|step| step.parse().ok()) {
             found.push((step, entry.path()));
         }
@@ -33,10 +32,10 @@ pub fn all_in(folder: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(found)
 }
 
-/// What a process that was killed left behind while it saved.
+/// Folders left by a process that was killed while it saved.
 ///
 /// # Errors
-/// What the file system says.
+/// Of the file system.
 pub fn unfinished_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder)? {
@@ -51,44 +50,44 @@ pub fn unfinished_in(folder: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found)
 }
 
-/// Makes the checkpoint of `step` in `folder`: `write` fills a folder beside its place, which is sealed, synced and
-/// renamed. One of the same step that is there already makes room.
+/// Saves the checkpoint of `step` in `folder`: `write` fills a temporary folder, which is then sealed, synced and renamed.
+/// It replaces an older checkpoint of the same step.
 ///
 /// # Errors
-/// What `write` returns, or what the file system says, as `E`. Then nothing has changed.
-pub fn put<E: From<io::Error>>(
+/// Of `write` and of the file system. Then nothing has changed.
+pub fn save<E: From<io::Error>>(
     folder: &Path,
     step: u64,
     write: impl FnOnce(&Path) -> Result<(), E>,
 ) -> Result<PathBuf, E> {
-    let path = folder.join(format!("{PREFIX}{step}"));
-    let beside = |(begin, end): (&str, &str)| folder.join(format!("{begin}{step}{end}"));
-    let (unfinished, replaced) = (beside(UNFINISHED), beside(REPLACED));
-    let made = fs::create_dir_all(&unfinished)
+    let path = folder.join(format!("{CHECKPOINT_PREFIX}{step}"));
+    let named = |(begin, end): (&str, &str)| folder.join(format!("{begin}{step}{end}"));
+    let (unfinished, replaced) = (named(UNFINISHED), named(REPLACED));
+    let saved = fs::create_dir_all(&unfinished)
         .map_err(E::from)
         .and_then(|()| write(&unfinished))
         .and_then(|()| Ok(seal(&unfinished)?))
         .and_then(|()| Ok(sync_folder(&unfinished)?))
-        .and_then(|()| Ok(put_in_place(&unfinished, &path, &replaced)?));
-    if made.is_err() {
-        // The first error is the one to report; half a checkpoint is of no use to anybody.
+        .and_then(|()| Ok(replace(&unfinished, &path, &replaced)?));
+    if saved.is_err() {
+        // The first error is the one to report; an incomplete checkpoint is useless.
         let _ = fs::remove_dir_all(&unfinished);
     }
-    made.map(|()| path)
+    saved.map(|()| path)
 }
 
-fn put_in_place(from: &Path, to: &Path, replaced: &Path) -> io::Result<()> {
-    if to.exists() && !to.join(super::STATE_FILE).is_file() {
-        let why = "it is in the way of a checkpoint, and is none itself; move it away";
+fn replace(from: &Path, to: &Path, replaced: &Path) -> io::Result<()> {
+    if to.exists() && !to.join(STATE_FILE).is_file() {
+        let why = "a checkpoint is to be saved here, but this is not a checkpoint; move it away";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
     move_folder(from, to, replaced)
 }
 
-/// Gives a damaged checkpoint another name, `checkpoint-N.damaged`, so that it is neither used nor lost.
+/// Renames a damaged checkpoint to `checkpoint-N.damaged`, so that it is neither used nor lost.
 ///
 /// # Errors
-/// What the file system says.
+/// Of the file system.
 pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(".damaged");

@@ -1,9 +1,9 @@
-//! Checkpoints: folders from which a run goes on as if it had never stopped.
+//! Checkpoints: folders from which a run is resumed to the same bits as if it had never stopped.
 //!
-//! `checkpoint-N` holds what is trained after N steps in its usual form (an adapter that PEFT loads, or a model in f32),
-//! and beside it what else changes from step to step: `optimizer.safetensors` and `training_state.json`, and the
-//! `config.toml` of the run. `checksums.xxh128` is written last: with it, the checkpoint is whole (`xxhsum -c` checks it).
-//! The folder is made beside its place, synced and renamed, so that it is there whole or not at all.
+//! `checkpoint-N` holds the trained weights after N steps in their usual form (an adapter that PEFT loads, or a model in
+//! f32), the rest of the training state (`optimizer.safetensors`, `training_state.json`) and the run's `config.toml`.
+//! `checksums.xxh128` is written last: a checkpoint that has it is complete (`xxhsum -c` verifies it). The folder is
+//! written under a temporary name, synced and renamed, so it exists completely or not at all.
 
 mod folder;
 mod sums;
@@ -23,32 +23,27 @@ use safetensors::Dtype;
 use serde::{Deserialize, Serialize};
 
 use crate::run::eval_history::EvalHistory;
-use crate::run::metrics::trainer_state::TRAINER_STATE_FILE;
+use crate::run::files::TRAINER_STATE_FILE;
 use crate::trainer::clip::{ClipConfig, Clipper};
 use crate::trainer::guard::Guard;
 use crate::trainer::optimizer::{
     Optimizer, OptimizerBackend, OptimizerConfig, OptimizerState, StateDtype, StateError,
     StateTensor,
 };
-use crate::trainer::train::{DataPosition, State};
+use crate::trainer::plan::DataPosition;
+use crate::trainer::train::State;
 
-pub use folder::{PREFIX, all_in, put, set_aside, unfinished_in};
-pub use sums::{SUMS_FILE, verify};
+pub use crate::run::files::{CONFIG_FILE, OPTIMIZER_FILE, STATE_FILE, SUMS_FILE};
+pub use folder::{all_in, save, set_aside, unfinished_in};
+pub use sums::verify;
 
-/// The moments of the optimizer.
-pub const OPTIMIZER_FILE: &str = "optimizer.safetensors";
-/// Everything else that changes from step to step.
-pub const STATE_FILE: &str = "training_state.json";
-/// The configuration of the run, as it was resolved.
-pub const CONFIG_FILE: &str = "config.toml";
-
-/// What the names of the clipping's tensors begin with in [`OPTIMIZER_FILE`].
+/// Prefix of the clipping statistics' names in [`OPTIMIZER_FILE`].
 const CLIP: &str = "clip/";
 
 type Tensors = BTreeMap<String, StateTensor>;
 
-/// The form of [`TrainingState`] that this program writes.
-const VERSION: u32 = 1;
+/// The format of [`TrainingState`] that this program writes. Format 1 differs in names of fields only.
+const VERSION: u32 = 2;
 
 /// Why a checkpoint can't be written or read.
 #[derive(Debug, thiserror::Error)]
@@ -58,26 +53,26 @@ pub enum CheckpointError {
     Io {
         /// The file or folder.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// It isn't whole, or not as it was written.
-    #[error("{}: this checkpoint is damaged: {why}. Go on from another one, or start the run again", path.display())]
+    /// It is incomplete or was changed after it was written.
+    #[error("{}: damaged checkpoint: {why}. Resume from another checkpoint, or restart the run", path.display())]
     Damaged {
         /// The folder.
         path: PathBuf,
         /// What is wrong with it.
         why: String,
     },
-    /// It was written by a later version of the program.
-    #[error("{}: written in form {found}, and this program reads form {VERSION}; use the program that wrote it", path.display())]
+    /// It was written by another version of the program.
+    #[error("{}: expected checkpoint format 1 to {VERSION}, found {found}; use the version of emberlm that wrote it", path.display())]
     Version {
         /// The file.
         path: PathBuf,
-        /// The form it is in.
+        /// Its format version.
         found: u32,
     },
-    /// Nothing of the kind.
+    /// Not a checkpoint.
     #[error(
         "{}: expected a checkpoint, which has a {STATE_FILE}, or a run folder with checkpoints; found neither",
         path.display()
@@ -88,7 +83,7 @@ pub enum CheckpointError {
     },
 }
 
-/// What a checkpoint says beside weights and moments.
+/// The content of [`STATE_FILE`].
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TrainingState {
@@ -97,17 +92,19 @@ pub struct TrainingState {
     pub emberlm: String,
     /// Steps made.
     pub step: u64,
-    /// Rows that they took.
+    /// Rows consumed by them.
     pub rows: u64,
-    cursor: CursorFile,
+    #[serde(alias = "cursor")]
+    data_position: CursorFile,
     optimizer: OptimizerFile,
     clip: OptimizerFile,
     guard: Guard,
-    /// Seconds of training until here, over all parts of the run.
+    /// Training time so far in seconds, over all parts of the run.
     pub seconds: f64,
-    /// What the evaluations found.
-    pub book: EvalHistory,
-    /// Fingerprint of the rows to learn from.
+    /// The evaluations so far.
+    #[serde(alias = "book")]
+    pub eval_history: EvalHistory,
+    /// Fingerprint of the tokenized training data.
     pub data: String,
     /// Hash of the base model's files.
     pub base: String,
@@ -117,7 +114,9 @@ pub struct TrainingState {
 #[serde(deny_unknown_fields)]
 struct CursorFile {
     epoch: u64,
-    place: u64,
+    /// Rows of the epoch before the next one.
+    #[serde(alias = "place")]
+    row: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -127,31 +126,31 @@ struct OptimizerFile {
     steps: u64,
 }
 
-/// What a checkpoint is told beside the state of the loop.
+/// What a checkpoint records in addition to the state of the training loop.
 #[derive(Debug, Clone, Copy)]
 pub struct CheckpointMetadata<'a> {
-    /// Seconds of training until here, over all parts of the run.
+    /// Training time so far in seconds, over all parts of the run.
     pub seconds: f64,
-    /// What the evaluations found.
-    pub book: &'a EvalHistory,
-    /// Fingerprint of the rows to learn from.
+    /// The evaluations so far.
+    pub eval_history: &'a EvalHistory,
+    /// Fingerprint of the tokenized training data.
     pub data: &'a str,
     /// Hash of the base model's files.
     pub base: &'a str,
     /// The configuration of the run, as TOML.
     pub config: &'a str,
-    /// The state of the run as transformers' Trainer tells it.
+    /// The text of `trainer_state.json`.
     pub trainer_state: &'a str,
 }
 
-/// Writes into `folder` what a run needs to go on, beside its weights.
+/// Writes the training state into `folder`: everything that resuming needs except the weights.
 ///
 /// # Errors
 /// [`CheckpointError::Io`].
 pub fn write_state<B: OptimizerBackend>(
     folder: &Path,
     state: &State<B>,
-    surroundings: &CheckpointMetadata<'_>,
+    metadata: &CheckpointMetadata<'_>,
 ) -> Result<(), CheckpointError> {
     let (optimizer, clip) = (state.optimizer.state(), state.clipper.state());
     let of_clip = clip.tensors.iter().map(|(name, tensor)| (format!("{CLIP}{name}"), tensor));
@@ -172,19 +171,19 @@ pub fn write_state<B: OptimizerBackend>(
     let path = folder.join(OPTIMIZER_FILE);
     write_stored(&path, &stored)
         .map_err(|error| CheckpointError::Io { path, source: io::Error::other(error) })?;
-    let CheckpointMetadata { seconds, book, data, base, config, trainer_state } = *surroundings;
-    let DataPosition { rows, cursor: Cursor { epoch, place } } = state.place;
+    let CheckpointMetadata { seconds, eval_history, data, base, config, trainer_state } = *metadata;
+    let DataPosition { rows, cursor: Cursor { epoch, place } } = state.data_position;
     let file = TrainingState {
         version: VERSION,
         emberlm: env!("CARGO_PKG_VERSION").into(),
         step: state.step,
         rows,
-        cursor: CursorFile { epoch, place },
+        data_position: CursorFile { epoch, row: place },
         optimizer: OptimizerFile { kind: optimizer.kind, steps: optimizer.steps },
         clip: OptimizerFile { kind: clip.kind, steps: clip.steps },
         guard: state.guard,
         seconds,
-        book: book.clone(),
+        eval_history: eval_history.clone(),
         data: data.into(),
         base: base.into(),
     };
@@ -203,19 +202,19 @@ pub fn write_state<B: OptimizerBackend>(
     Ok(())
 }
 
-/// A checkpoint that is whole.
+/// A complete checkpoint.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     /// The folder.
     pub path: PathBuf,
-    /// What it says beside weights and moments.
+    /// Its training state, without weights and moments.
     pub state: TrainingState,
     /// The text of its configuration.
     pub config: String,
 }
 
 impl Checkpoint {
-    /// Reads a checkpoint and checks that every file is as it was written.
+    /// Reads a checkpoint and verifies the checksums of its files.
     ///
     /// # Errors
     /// [`CheckpointError`].
@@ -232,12 +231,12 @@ impl Checkpoint {
         };
         let state = text(&state_path)?;
         #[derive(Deserialize)]
-        struct Form {
+        struct Format {
             version: u32,
         }
         let wrong = |error: serde_json::Error| damaged(format!("{STATE_FILE}: {error}"));
-        let Form { version: found } = serde_json::from_str(&state).map_err(wrong)?;
-        if found != VERSION {
+        let Format { version: found } = serde_json::from_str(&state).map_err(wrong)?;
+        if !(1..=VERSION).contains(&found) {
             return Err(CheckpointError::Version { path: state_path, found });
         }
         let state = serde_json::from_str(&state).map_err(wrong)?;
@@ -245,10 +244,10 @@ impl Checkpoint {
         Ok(Self { path: path.into(), state, config })
     }
 
-    /// The state of the loop. `new_optimizer`: with an optimizer that has made no step.
+    /// The state of the training loop. `new_optimizer`: with a fresh optimizer instead of the stored one.
     ///
     /// # Errors
-    /// [`CheckpointError::Damaged`], where the moments aren't those of such an optimizer for what is trained of `model`.
+    /// [`CheckpointError::Damaged`], if the stored moments don't fit the optimizer or the trainable parameters of `model`.
     pub fn state<A, M>(
         &self,
         optimizer: OptimizerConfig,
@@ -261,7 +260,8 @@ impl Checkpoint {
         A: AutodiffBackend<InnerBackend: OptimizerBackend>,
         M: Module<A>,
     {
-        let TrainingState { step, rows, cursor, guard, .. } = self.state;
+        let TrainingState { step, rows, data_position: CursorFile { epoch, row }, guard, .. } =
+            self.state;
         let damaged = |error: StateError| self.damaged(error.to_string());
         let [moments, norms] = self.tensors()?;
         let optimizer = if new_optimizer {
@@ -275,22 +275,22 @@ impl Checkpoint {
             optimizer
         };
         let OptimizerFile { kind, steps } = self.state.clip.clone();
-        // That it clips in another way was allowed, or it wouldn't go on.
+        // Another way of clipping was allowed when the run was resumed.
         let clipper = if kind == clip.name() {
             let state = OptimizerState { kind, steps, tensors: norms };
             Clipper::restore(clip, &state).map_err(damaged)?
         } else {
             Clipper::new(clip)
         };
-        let cursor = Cursor { epoch: cursor.epoch, place: cursor.place };
-        Ok(State { step, place: DataPosition { rows, cursor }, optimizer, clipper, guard })
+        let data_position = DataPosition { rows, cursor: Cursor { epoch, place: row } };
+        Ok(State { step, data_position, optimizer, clipper, guard })
     }
 
     fn damaged(&self, why: String) -> CheckpointError {
         CheckpointError::Damaged { path: self.path.clone(), why }
     }
 
-    /// Those of the optimizer, and those of the clipping.
+    /// The tensors of the optimizer, and those of the clipping.
     fn tensors(&self) -> Result<[Tensors; 2], CheckpointError> {
         let file = TensorFile::open(&self.path.join(OPTIMIZER_FILE))
             .map_err(|error| self.damaged(error.to_string()))?;
@@ -310,5 +310,41 @@ impl Checkpoint {
             };
         }
         Ok([moments, norms])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// `training_state.json` as version 0.1 wrote it before the fields were renamed.
+    const OLD: &str = r#"{
+        "version": 1, "emberlm": "0.1.0", "step": 7, "rows": 28,
+        "cursor": {"epoch": 1, "place": 4},
+        "optimizer": {"kind": "adamw", "steps": 7},
+        "clip": {"kind": "norm", "steps": 0},
+        "guard": {"seen": 7, "mean": 2.5, "variance": 0.1, "skipped": 0},
+        "seconds": 12.5,
+        "book": {
+            "first": {"loss": 3.0, "perplexity": 20.1, "supervised_tokens": 9, "examples": 2},
+            "last": [7, {"loss": 2.0, "perplexity": 7.4, "supervised_tokens": 9, "examples": 2}],
+            "best": {"step": 7, "loss": 2.0},
+            "without_improvement": 0, "first_answers": ["a"], "last_answers": ["b"]
+        },
+        "data": "d", "base": "b"
+    }"#;
+
+    #[test]
+    fn states_with_the_old_names_are_read() {
+        let state: TrainingState = serde_json::from_str(OLD).unwrap();
+        let CursorFile { epoch, row } = state.data_position;
+        assert_eq!((state.step, epoch, row), (7, 1, 4));
+        let history = &state.eval_history;
+        assert_eq!(history.best.map(|best| best.step), Some(7));
+        assert_eq!(history.last.map(|(step, _)| step), Some(7));
+        let new = serde_json::to_value(&state).unwrap();
+        assert_eq!(new["data_position"], serde_json::json!({"epoch": 1, "row": 4}));
+        assert!(new.get("eval_history").is_some() && new.get("book").is_none());
+        assert_eq!(serde_json::from_value::<TrainingState>(new).unwrap(), state);
     }
 }

@@ -1,4 +1,4 @@
-//! Checksums of a folder: the mark that it is whole.
+//! Checksums of a folder, which mark it as complete.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -8,16 +8,14 @@ use std::path::Path;
 use emberlm_quant::atomic_file::write_atomically;
 
 use crate::base::file_hash::{hash_file, hex};
+use crate::run::files::{CONFIG_FILE, OPTIMIZER_FILE, STATE_FILE, SUMS_FILE};
 
-/// A line a file: its hash, two spaces, its name, as `xxhsum -H2` writes them and `xxhsum -c` reads them.
-pub const SUMS_FILE: &str = "checksums.xxh128";
-
-/// Hashes every file of a folder, and writes the list into it.
+/// Hashes every file of a folder and writes the list into it: per line a hash, two spaces and a name.
 pub(super) fn seal(folder: &Path) -> io::Result<()> {
     let mut lines = String::new();
     for name in files_of(folder)? {
         let path = folder.join(&name);
-        // What was written without syncing is synced here.
+        // Not every writer syncs its file.
         File::open(&path)?.sync_all()?;
         let (_, hash) = hash_file(&path)?;
         lines.push_str(&format!("{}  {name}\n", hex(hash)));
@@ -25,31 +23,33 @@ pub(super) fn seal(folder: &Path) -> io::Result<()> {
     write_atomically(&folder.join(SUMS_FILE), |out| out.write_all(lines.as_bytes()))
 }
 
-/// Whether every file of the list is there as it was written; what is wrong, if not.
+/// Verifies the checksums of a folder.
 ///
 /// # Errors
-/// What is wrong.
+/// What is wrong, as text.
 pub fn verify(folder: &Path) -> Result<(), String> {
     let list = fs::read_to_string(folder.join(SUMS_FILE)).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => format!("it has no {SUMS_FILE}, so it was never finished"),
+        io::ErrorKind::NotFound => format!("{SUMS_FILE} is missing, so it was never completed"),
         _ => format!("{SUMS_FILE}: {error}"),
     })?;
     let mut expected = BTreeMap::new();
     for line in list.lines() {
         let Some((hash, name)) = line.split_once("  ") else {
-            return Err(format!("{SUMS_FILE} holds a line that is none: {line:?}"));
+            return Err(format!(
+                "{SUMS_FILE}: expected a hash, two spaces and a file name, found {line:?}"
+            ));
         };
         expected.insert(name, hash);
     }
-    for needed in [super::STATE_FILE, super::OPTIMIZER_FILE, super::CONFIG_FILE] {
+    for needed in [STATE_FILE, OPTIMIZER_FILE, CONFIG_FILE] {
         if !expected.contains_key(needed) {
-            return Err(format!("{SUMS_FILE} doesn't tell of {needed}"));
+            return Err(format!("{SUMS_FILE} does not list {needed}"));
         }
     }
     for (name, hash) in expected {
         let found = hash_file(&folder.join(name)).map_err(|error| format!("{name}: {error}"))?;
         if hex(found.1) != hash {
-            return Err(format!("{name} isn't as it was written"));
+            return Err(format!("the checksum of {name} does not match"));
         }
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! What a run records of each step, and the files that other programs read it from.
+//! Metrics of a run: its rows, and the files in other programs' formats.
 
+pub mod row;
 pub mod tensorboard;
 pub mod trainer_state;

@@ -1,25 +1,27 @@
-//! Event files for TensorBoard, with the names that transformers' `Trainer` gives its curves.
+//! Event files for TensorBoard, with the tags of transformers' `Trainer`.
 //!
 //! A file is a series of records (TensorFlow's `record_writer.h`): length, its checksum, a message, its checksum. A message
-//! is an `Event` (`event.proto`), of which few fields are needed, so that they are written here by hand: a wall time, a
-//! step, and scalars by name (`summary.proto`).
+//! is an `Event` (`event.proto`). Only a wall time, a step and scalars by tag (`summary.proto`) are needed, so they are
+//! encoded here by hand.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use crate::memory::peak_memory_mib;
-use crate::run::Event;
+use crate::run::event::Event;
+use crate::run::files::TENSORBOARD_FOLDER;
+use crate::run::metrics::row::{EvalRow, values};
 
-/// Folder of event files in a run folder.
-pub const TENSORBOARD_FOLDER: &str = "tensorboard";
-
-/// What the name of an event file begins with; TensorBoard looks for it.
+/// Prefix of an event file's name, by which TensorBoard finds it.
 const FILE_PREFIX: &str = "events.out.tfevents.";
 
-/// What the first event of a file says.
+/// Content of a file's first event.
 const FILE_VERSION: &str = "brain.Event:2";
+
+/// Metrics without a curve.
+const NOT_WRITTEN: [&str; 5] =
+    ["step", "supervised_tokens", "tokens", "padding", "eval_supervised_tokens"];
 
 /// An open event file.
 #[derive(Debug)]
@@ -28,7 +30,7 @@ pub struct EventFile {
     path: PathBuf,
 }
 
-/// What is written for a run, as it goes.
+/// Writes the event files of a run.
 #[derive(Debug)]
 pub struct RunEvents {
     folder: PathBuf,
@@ -37,43 +39,33 @@ pub struct RunEvents {
 }
 
 impl RunEvents {
-    /// For the run in a run folder. With the first event a new file is begun. A run that is begun anew removes the files of
-    /// the one that it replaces; one that goes on (`resumed`) keeps them, and tells TensorBoard from which step on they no
-    /// longer count.
+    /// For the run in a run folder. The first event creates a file. A new run removes the files of the run that it replaces;
+    /// a resumed one keeps them, and marks the step from which TensorBoard is to ignore them.
     pub fn new(run_folder: &Path, resumed: bool) -> Self {
         Self { folder: run_folder.join(TENSORBOARD_FOLDER), resumed, file: None }
     }
 
-    /// Writes what is to be written of an event.
+    /// Writes the metrics of an event, if it has any.
     ///
     /// # Errors
     /// Of the file system.
-    pub fn take(&mut self, event: &Event<'_>) -> io::Result<()> {
+    pub fn record(&mut self, event: &Event<'_>) -> io::Result<()> {
         match event {
-            Event::Step { log, tokens_per_s } => {
-                let mut scalars = vec![
-                    ("train/loss", log.loss),
-                    ("train/grad_norm", log.grad_norm),
-                    ("train/learning_rate", log.learning_rate),
-                    ("train/epoch", log.epoch),
-                    ("train/tokens_per_second", *tokens_per_s),
-                ];
-                let peak = peak_memory_mib();
-                scalars.extend(peak.map(|mib| ("train/peak_memory_mib", mib as f64)));
-                self.scalars(log.step, log.step, &scalars)
+            Event::Step { row } => {
+                let step = row.metrics.step;
+                self.scalars(step, step, &scalars(values(row)))
             }
-            // A run that goes on may evaluate again where it was saved; the step itself was made before.
-            Event::Evaluated { step, evaluation, .. } => self.scalars(
-                *step,
-                step + 1,
-                &[("eval/loss", evaluation.loss), ("eval/perplexity", evaluation.perplexity)],
-            ),
+            // The evaluation of a resumed run may repeat the one at the checkpoint; the step itself was made before.
+            Event::Evaluated { step, evaluation, .. } => {
+                let row = EvalRow::new(*step, evaluation);
+                self.scalars(*step, step + 1, &scalars(values(&row)))
+            }
             _ => Ok(()),
         }
     }
 
-    /// `from`: the step from which on files of an earlier part no longer count, if this begins the file of a new one.
-    fn scalars(&mut self, step: u64, from: u64, scalars: &[(&str, f64)]) -> io::Result<()> {
+    /// `from`: the step from which files of an earlier part are to be ignored, if this creates the file of a resumed run.
+    fn scalars(&mut self, step: u64, from: u64, scalars: &[(String, f64)]) -> io::Result<()> {
         let file = match &mut self.file {
             Some(file) => file,
             none => {
@@ -88,6 +80,17 @@ impl RunEvents {
     }
 }
 
+/// The metrics with a curve, under their tags: `eval/…` and `train/…`, as `Trainer`'s `rewrite_logs` has them.
+fn scalars(metrics: Vec<(String, f64)>) -> Vec<(String, f64)> {
+    let tag = |name: &str| match name.strip_prefix("eval_") {
+        Some(name) => format!("eval/{name}"),
+        None if name == "tokens_per_s" => "train/tokens_per_second".to_owned(),
+        None => format!("train/{name}"),
+    };
+    let written = metrics.into_iter().filter(|(name, _)| !NOT_WRITTEN.contains(&name.as_str()));
+    written.map(|(name, value)| (tag(&name), value)).collect()
+}
+
 /// Removes the event files in a folder, and nothing else.
 fn remove_event_files(folder: &Path) -> io::Result<()> {
     for entry in fs::read_dir(folder)? {
@@ -100,7 +103,7 @@ fn remove_event_files(folder: &Path) -> io::Result<()> {
 }
 
 impl EventFile {
-    /// Begins a new file in a folder. `from`: what other files of the folder have from this step on no longer counts.
+    /// Creates a file in a folder. `from`: the step from which the folder's other files are to be ignored.
     ///
     /// # Errors
     /// Of the file system.
@@ -126,16 +129,16 @@ impl EventFile {
         Ok(events)
     }
 
-    /// Where it lies.
+    /// Its path.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Adds the values of curves after `step` steps.
+    /// Writes values by tag, after `step` steps.
     ///
     /// # Errors
     /// Of the file system.
-    pub fn scalars(&mut self, step: u64, scalars: &[(&str, f64)]) -> io::Result<()> {
+    pub fn scalars(&mut self, step: u64, scalars: &[(String, f64)]) -> io::Result<()> {
         let summary = |out: &mut Vec<u8>| {
             let mut values = Vec::new();
             for (tag, value) in scalars {
@@ -151,7 +154,7 @@ impl EventFile {
     }
 
     fn record(&mut self, message: &[u8]) -> io::Result<()> {
-        // One write a record: a reader, or a crash, sees whole ones.
+        // One write per record: a reader, or a crash, sees complete ones.
         self.file.write_all(&framed(message))
     }
 }
@@ -167,7 +170,7 @@ fn framed(message: &[u8]) -> Vec<u8> {
     record
 }
 
-/// CRC-32C, rotated and shifted, as it is stored beside what it is of (TensorFlow's `crc32c.h`).
+/// CRC-32C, rotated and shifted, as TensorFlow stores it (`crc32c.h`).
 fn masked_crc(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes).rotate_right(15).wrapping_add(0xa282_ead8)
 }
@@ -178,7 +181,7 @@ const FIXED_64: u8 = 1;
 const BYTES: u8 = 2;
 const FIXED_32: u8 = 5;
 
-/// An `Event` of now, with what `content` adds.
+/// An `Event` at the present time, with the fields that `content` writes.
 fn event(step: u64, content: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = Vec::new();
     key(&mut out, 1, FIXED_64);
@@ -203,7 +206,7 @@ fn bytes_field(out: &mut Vec<u8>, field: u8, bytes: &[u8]) {
     out.extend(bytes);
 }
 
-/// Seven bits a byte, the lowest first; all but the last have their highest bit set.
+/// Seven bits per byte, the lowest first; all but the last have their highest bit set.
 fn varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
@@ -215,8 +218,11 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eval::evaluate::Evaluation;
+    use crate::run::metrics::row::StepRow;
+    use crate::trainer::metrics::StepMetrics;
 
-    /// The messages of a file, their checksums checked.
+    /// The messages of a file; checks their checksums.
     fn messages(path: &Path) -> Vec<Vec<u8>> {
         let bytes = fs::read(path).unwrap();
         let mut rest = &bytes[..];
@@ -243,15 +249,15 @@ mod tests {
     }
 
     #[test]
-    fn checksums_are_those_of_tensorflow() {
+    fn checksums_equal_tensorflows() {
         // RFC 3720, B.4: 32 bytes of zeros.
         assert_eq!(crc32c::crc32c(&[0; 32]), 0x8a91_36aa);
-        // The frame of a length of 24, as it stands at the beginning of event files.
+        // The frame of a length of 24, which starts event files.
         assert_eq!(framed(&[0; 24])[8..12], [0xa3, 0x7f, 0x4b, 0x22]);
     }
 
     #[test]
-    fn numbers_are_written_as_protocol_buffers_have_them() {
+    fn numbers_are_protocol_buffer_varints() {
         for (value, bytes) in [(1, &[1][..]), (127, &[127]), (300, &[0xac, 0x02])] {
             let mut out = Vec::new();
             varint(&mut out, value);
@@ -259,12 +265,37 @@ mod tests {
         }
     }
 
+    fn one(tag: &str, value: f64) -> Vec<(String, f64)> {
+        vec![(tag.to_owned(), value)]
+    }
+
     #[test]
-    fn a_run_that_goes_on_opens_a_file_of_its_own_and_a_new_one_begins_anew() {
+    fn metrics_are_written_under_trainers_tags() {
+        let row = StepRow {
+            metrics: StepMetrics { step: 3, loss: 2.5, ..StepMetrics::default() },
+            tokens_per_s: 40.0,
+            peak_memory_mib: Some(100),
+        };
+        let tags: Vec<String> = scalars(values(&row)).into_iter().map(|(tag, _)| tag).collect();
+        for name in ["epoch", "loss", "grad_norm", "learning_rate", "tokens_per_second"] {
+            assert!(tags.contains(&format!("train/{name}")), "no {name} in {tags:?}");
+        }
+        assert!(tags.contains(&"train/peak_memory_mib".to_owned()));
+        assert!(!tags.iter().any(|tag| tag == "train/step" || tag == "train/tokens"), "{tags:?}");
+        let evaluation =
+            Evaluation { loss: 1.0, perplexity: 2.7, supervised_tokens: 5, examples: 1 };
+        let row = EvalRow::new(3, &evaluation);
+        let expected = [("eval/loss".to_owned(), 1.0), ("eval/perplexity".to_owned(), 2.7)];
+        assert_eq!(scalars(values(&row)), expected);
+    }
+
+    #[test]
+    fn a_resumed_run_adds_a_file_and_a_new_run_removes_the_old_ones() {
         let place = tempfile::tempdir().unwrap();
         let mut run = RunEvents::new(place.path(), false);
-        run.scalars(0, 1, &[("eval/loss", 1.0)]).unwrap();
-        run.scalars(300, 300, &[("train/loss", 2.5), ("train/epoch", 0.5)]).unwrap();
+        run.scalars(0, 1, &one("eval/loss", 1.0)).unwrap();
+        let two = [one("train/loss", 2.5), one("train/epoch", 0.5)].concat();
+        run.scalars(300, 300, &two).unwrap();
         let first = files(place.path());
         let written = messages(&first[0]);
         assert_eq!((first.len(), written.len()), (1, 3));
@@ -277,7 +308,7 @@ mod tests {
         assert_eq!(written[2][9..12], [0x10, 0xac, 0x02]);
 
         let mut resumed = RunEvents::new(place.path(), true);
-        resumed.scalars(200, 200, &[("train/loss", 2.0)]).unwrap();
+        resumed.scalars(200, 200, &one("train/loss", 2.0)).unwrap();
         let both = files(place.path());
         assert_eq!(both.len(), 2);
         let second = both.iter().find(|file| !first.contains(file)).unwrap();
@@ -285,10 +316,10 @@ mod tests {
 
         fs::write(place.path().join(TENSORBOARD_FOLDER).join("mine"), "mine").unwrap();
         let mut again = RunEvents::new(place.path(), false);
-        again.scalars(1, 1, &[("train/loss", 2.0)]).unwrap();
+        again.scalars(1, 1, &one("train/loss", 2.0)).unwrap();
         let left = files(place.path());
         let (mine, events): (Vec<_>, Vec<_>) = left.iter().partition(|file| file.ends_with("mine"));
         assert_eq!((mine.len(), events.len()), (1, 1), "{left:?}");
-        assert_eq!(messages(events[0]).len(), 2, "nothing of the runs before");
+        assert_eq!(messages(events[0]).len(), 2, "no events of earlier runs");
     }
 }

@@ -1,37 +1,34 @@
 //! `trainer_state.json` as transformers' `Trainer` writes it (`trainer_callback.py`, `TrainerState.save_to_json`), for
 //! tools that read it.
 //!
-//! It is a function of the rows of `metrics.jsonl` and some settings. Where Trainer has no counterpart to what is known
-//! here, a key is left out; what isn't known here (`total_flos`) is 0.
+//! It is a function of the rows of `metrics.jsonl` and some settings. Metrics without a counterpart in Trainer are left out;
+//! `total_flos`, which is unknown here, is 0.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 use serde_json::{Value, json};
 
-/// Its name.
-pub const TRAINER_STATE_FILE: &str = "trainer_state.json";
-
-/// What of a run isn't in the rows.
+/// Facts about a run that its rows don't contain.
 #[derive(Debug, Clone, Default)]
-pub struct Facts {
-    /// Steps the run has in all.
+pub struct RunFacts {
+    /// Total steps of the run.
     pub max_steps: u64,
-    /// Passes over the data it has in all.
+    /// Total passes over the data.
     pub epochs: f64,
-    /// Rows of a micro-batch.
+    /// Rows in a micro-batch.
     pub micro_batch_size: usize,
-    /// Steps between logs: each tells the mean loss of so many.
+    /// Steps between logs; the loss of a log is the mean over them.
     pub log_every: u64,
-    /// Steps between evaluations, if there are any before the end.
+    /// Steps between evaluations, if there are any before the last step.
     pub eval_every: Option<u64>,
     /// Steps between checkpoints, likewise.
     pub save_every: Option<u64>,
-    /// Checkpoints there are: steps and paths.
+    /// Checkpoints: steps and paths.
     pub checkpoints: Vec<(u64, String)>,
 }
 
-/// The file, keys in alphabetical order as Trainer's are.
+/// The file, with keys in alphabetical order as Trainer writes them.
 #[derive(Debug, Serialize)]
 struct State {
     best_global_step: Option<u64>,
@@ -56,71 +53,46 @@ struct State {
     trial_params: Option<String>,
 }
 
-/// Steps and losses since the last log.
+/// The log entries of a run, and their totals.
+#[derive(Default)]
+struct LogHistory {
+    entries: Vec<BTreeMap<&'static str, Value>>,
+    last_step: Option<u64>,
+    epoch: f64,
+    tokens: u64,
+    /// Step and loss of the best evaluation after the first step.
+    best: Option<(u64, f64)>,
+}
+
+/// Losses since the last log.
 #[derive(Default)]
 struct Interval {
     losses: f64,
     steps: u64,
 }
 
-/// The text of `trainer_state.json` for a run so far. `metrics`: the text of its `metrics.jsonl`; lines that can't be read
-/// are passed over, as everything but this file is still sound then.
+/// The text of `trainer_state.json` for a run so far. `metrics`: the text of its `metrics.jsonl`; unreadable lines are
+/// ignored.
 ///
-/// A log is made each `log_every` steps and at the last step; its loss is the mean over the steps since the one before, as
-/// Trainer has it. `best_metric` is the least loss of an evaluation after the first step.
+/// A log entry is made every `log_every` steps and at the last step; its loss is the mean over the steps since the entry
+/// before, as in Trainer. `best_metric` is the lowest loss of an evaluation after the first step.
 ///
 /// # Errors
-/// None in practice: of serializing JSON.
-pub fn text(metrics: &str, facts: &Facts) -> serde_json::Result<String> {
+/// Of serializing JSON; none in practice.
+pub fn text(metrics: &str, facts: &RunFacts) -> serde_json::Result<String> {
     let rows: Vec<Value> =
         metrics.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let number = |row: &Value, key: &str| row.get(key).and_then(Value::as_f64);
-    let step_of = |row: &Value| row.get("step").and_then(Value::as_u64);
-    let last_step = rows.iter().filter(|row| row.get("loss").is_some()).filter_map(step_of).max();
     let log_every = facts.log_every.max(1);
-    let mut epoch = 0.0;
-    let mut tokens = 0;
-    let mut since = Interval::default();
-    let mut log_history = Vec::new();
-    let mut best: Option<(f64, u64)> = None;
-    for row in &rows {
-        let Some(step) = step_of(row) else { continue };
-        let mut log = BTreeMap::from([("step", json!(step))]);
-        if let Some(loss) = number(row, "loss") {
-            epoch = number(row, "epoch").unwrap_or(epoch);
-            tokens += row.get("tokens").and_then(Value::as_u64).unwrap_or(0);
-            since.losses += loss;
-            since.steps += 1;
-            if !step.is_multiple_of(log_every) && Some(step) != last_step {
-                continue;
-            }
-            let Interval { losses, steps } = std::mem::take(&mut since);
-            log.insert("loss", json!(losses / steps as f64));
-            for key in ["grad_norm", "learning_rate"] {
-                log.extend(number(row, key).map(|value| (key, json!(value))));
-            }
-        } else if let Some(loss) = number(row, "eval_loss") {
-            log.insert("eval_loss", json!(loss));
-            let perplexity = number(row, "eval_perplexity");
-            log.extend(perplexity.map(|value| ("eval_perplexity", json!(value))));
-            if step > 0 && best.is_none_or(|(least, _)| loss < least) {
-                best = Some((loss, step));
-            }
-        } else {
-            continue;
-        }
-        log.insert("epoch", json!(epoch));
-        log_history.push(log);
-    }
+    let LogHistory { entries, last_step, epoch, tokens, best } = LogHistory::new(&rows, log_every);
     let global_step = last_step.unwrap_or(0);
     let is_over = global_step >= facts.max_steps;
-    let best_checkpoint = best.and_then(|(_, best)| {
+    let best_checkpoint = best.and_then(|(best, _)| {
         let found = facts.checkpoints.iter().find(|(step, _)| *step == best);
         found.map(|(_, path)| path.clone())
     });
     let state = State {
-        best_global_step: best.map(|(_, step)| step),
-        best_metric: best.map(|(loss, _)| loss),
+        best_global_step: best.map(|(step, _)| step),
+        best_metric: best.map(|(_, loss)| loss),
         best_model_checkpoint: best_checkpoint,
         epoch,
         eval_steps: facts.eval_every.unwrap_or(facts.max_steps),
@@ -128,30 +100,75 @@ pub fn text(metrics: &str, facts: &Facts) -> serde_json::Result<String> {
         is_hyper_param_search: false,
         is_local_process_zero: true,
         is_world_process_zero: true,
-        log_history,
+        log_history: entries,
         logging_steps: log_every,
         max_steps: facts.max_steps,
         num_input_tokens_seen: tokens,
         num_train_epochs: facts.epochs.ceil() as u64,
         save_steps: facts.save_every.unwrap_or(facts.max_steps),
-        stateful_callbacks: json!({
-            "TrainerControl": {
-                "args": {
-                    "should_epoch_stop": false,
-                    "should_evaluate": false,
-                    "should_log": false,
-                    "should_save": true,
-                    "should_training_stop": is_over,
-                },
-                "attributes": {},
-            }
-        }),
+        stateful_callbacks: trainer_control(is_over),
         total_flos: 0.0,
         train_batch_size: facts.micro_batch_size,
         trial_name: None,
         trial_params: None,
     };
     Ok(serde_json::to_string_pretty(&state)? + "\n")
+}
+
+fn trainer_control(is_over: bool) -> Value {
+    json!({
+        "TrainerControl": {
+            "args": {
+                "should_epoch_stop": false,
+                "should_evaluate": false,
+                "should_log": false,
+                "should_save": true,
+                "should_training_stop": is_over,
+            },
+            "attributes": {},
+        }
+    })
+}
+
+impl LogHistory {
+    fn new(rows: &[Value], log_every: u64) -> Self {
+        let number = |row: &Value, key: &str| row.get(key).and_then(Value::as_f64);
+        let step_of = |row: &Value| row.get("step").and_then(Value::as_u64);
+        let steps = rows.iter().filter(|row| row.get("loss").is_some());
+        let mut history = Self { last_step: steps.filter_map(step_of).max(), ..Self::default() };
+        let mut since = Interval::default();
+        for row in rows {
+            let Some(step) = step_of(row) else { continue };
+            let mut entry = BTreeMap::from([("step", json!(step))]);
+            let mut add = |key| entry.extend(number(row, key).map(|value| (key, json!(value))));
+            if let Some(loss) = number(row, "loss") {
+                history.epoch = number(row, "epoch").unwrap_or(history.epoch);
+                history.tokens += row.get("tokens").and_then(Value::as_u64).unwrap_or(0);
+                since.losses += loss;
+                since.steps += 1;
+                if !step.is_multiple_of(log_every) && Some(step) != history.last_step {
+                    continue;
+                }
+                for key in ["grad_norm", "learning_rate"] {
+                    add(key);
+                }
+                let Interval { losses, steps } = std::mem::take(&mut since);
+                entry.insert("loss", json!(losses / steps as f64));
+            } else if let Some(loss) = number(row, "eval_loss") {
+                for key in ["eval_loss", "eval_perplexity"] {
+                    add(key);
+                }
+                if step > 0 && history.best.is_none_or(|(_, lowest)| loss < lowest) {
+                    history.best = Some((step, loss));
+                }
+            } else {
+                continue;
+            }
+            entry.insert("epoch", json!(history.epoch));
+            history.entries.push(entry);
+        }
+        history
+    }
 }
 
 #[cfg(test)]
@@ -167,24 +184,24 @@ not a row
 {"step":3,"eval_loss":2.6,"eval_perplexity":13.5}
 "#;
 
-    fn state(metrics: &str, facts: &Facts) -> Value {
+    fn state(metrics: &str, facts: &RunFacts) -> Value {
         serde_json::from_str(&text(metrics, facts).unwrap()).unwrap()
     }
 
-    fn facts() -> Facts {
-        Facts {
+    fn facts() -> RunFacts {
+        RunFacts {
             max_steps: 4,
             epochs: 1.5,
             micro_batch_size: 8,
             log_every: 2,
             save_every: Some(2),
             checkpoints: vec![(2, "runs/a/checkpoint-2".to_owned())],
-            ..Facts::default()
+            ..RunFacts::default()
         }
     }
 
     #[test]
-    fn logs_are_those_that_trainer_would_have() {
+    fn log_entries_equal_trainers() {
         let found = state(METRICS, &facts());
         let expected = json!([
             {"step": 0, "epoch": 0.0, "eval_loss": 1.0, "eval_perplexity": 2.7},
@@ -212,14 +229,14 @@ not a row
     }
 
     #[test]
-    fn a_run_without_rows_has_a_state_too() {
-        let found = state("", &Facts::default());
+    fn a_run_without_rows_has_a_state() {
+        let found = state("", &RunFacts::default());
         assert_eq!((&found["global_step"], &found["best_metric"]), (&json!(0), &Value::Null));
         assert_eq!(found["log_history"], json!([]));
     }
 
     #[test]
-    fn keys_are_in_order_as_trainers_are() {
+    fn keys_are_sorted_like_trainers() {
         let text = text(METRICS, &facts()).unwrap();
         let keys: Vec<&str> = text
             .lines()

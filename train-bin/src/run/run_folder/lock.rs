@@ -1,15 +1,14 @@
-//! One process a run folder.
+//! One process per run folder.
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::Path;
 
-use super::{RunFolderError, io_at};
+use super::error::{RunFolderError, io_at};
 use crate::config::shown;
+use crate::run::files::LOCK_FILE;
 
-const LOCK_FILE: &str = ".lock";
-
-/// A lock that the system holds for an open file: it is gone with its process, however that ends.
+/// A lock of the system on an open file: released when the process ends, however it ends.
 pub(super) struct Lock {
     _file: File,
 }
@@ -25,9 +24,9 @@ impl Lock {
             Err(TryLockError::WouldBlock) => {
                 let pid = fs::read_to_string(&path).ok();
                 let pid = pid.map(|pid| pid.trim().to_owned()).filter(|pid| !pid.is_empty());
-                return Err(RunFolderError::LockedRunFolder { path: shown(folder), pid });
+                return Err(RunFolderError::Locked { path: shown(folder), pid });
             }
-            // File systems without locks: better a run than none.
+            // A file system without locks: run without one.
             Err(TryLockError::Error(error)) if error.kind() == std::io::ErrorKind::Unsupported => {}
             Err(TryLockError::Error(error)) => return Err(io_at(&path)(error)),
         }

@@ -1,121 +1,45 @@
-//! The folder of a run: what was asked for, what happened, and the result.
+//! The folder of a run: its configuration, its metrics, its checkpoints and its result.
 
+mod error;
 mod lock;
 mod rows;
 
 use std::fs;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use burn::tensor::backend::Backend;
-use emberlm_data::{DataError, TextTokenizer};
+use emberlm_data::TextTokenizer;
 use emberlm_lora::LoraConfig;
-use emberlm_lora::peft::{self, PeftError};
-use emberlm_model::weights;
-use emberlm_model::{CausalLm, LoadError};
+use emberlm_lora::peft;
+use emberlm_model::{CausalLm, weights};
 use emberlm_quant::atomic_file::write_atomically;
 use emberlm_quant::tensor_file::FloatDtype;
 use serde::Serialize;
 
-use crate::config::{RunConfig, WriteError, shown};
+use crate::config::{RunConfig, shown};
 use crate::run::checkpoint::{self, Checkpoint, CheckpointError, CheckpointMetadata};
+use crate::run::files::{CHECKPOINT_PREFIX, CONFIG_FILE, METRICS_FILE, SAMPLES_FILE};
 use crate::trainer::optimizer::OptimizerBackend;
 use crate::trainer::train::State;
 
+use error::io_at;
 use lock::Lock;
 use rows::Rows;
 
-/// The configuration of a run, as it was resolved.
-pub const CONFIG_FILE: &str = checkpoint::CONFIG_FILE;
-/// A row a step and a row an evaluation.
-pub const METRICS_FILE: &str = "metrics.jsonl";
-/// A row an answer to a sample prompt.
-pub const SAMPLES_FILE: &str = "samples.jsonl";
+pub use error::RunFolderError;
 
-/// The weights that a run comes to.
+/// The files of a result, any of which shows that there is one.
 const RESULTS: [&str; 3] = [peft::WEIGHTS_FILE, weights::WEIGHTS_FILE, weights::INDEX_FILE];
-
-/// Why a run folder can't be used or written.
-#[derive(Debug, thiserror::Error)]
-pub enum RunFolderError {
-    /// The file system refused.
-    #[error("{}: {source}", path.display())]
-    Io {
-        /// The file or folder.
-        path: PathBuf,
-        /// What the system said.
-        source: io::Error,
-    },
-    /// There is a run already.
-    #[error(
-        "{}: there is a run in this folder already ({found}). Go on with it by --resume, name another folder with --out, or replace it with --set train.overwrite=true",
-        path.display()
-    )]
-    Taken {
-        /// The folder.
-        path: PathBuf,
-        /// The file that shows it.
-        found: &'static str,
-    },
-    /// Another process writes it.
-    #[error(
-        "{}: another process{} is running in this folder. Wait for it, stop it, or name another folder with --out",
-        path.display(),
-        pid.as_ref().map(|pid| format!(" ({pid})")).unwrap_or_default()
-    )]
-    LockedRunFolder {
-        /// The folder.
-        path: PathBuf,
-        /// The process, if it says.
-        pid: Option<String>,
-    },
-    /// Saving failed, and what was saved before is still there.
-    #[error("{cause}. {}", match newest {
-        Some(path) => format!("Nothing that was saved before is lost: when there is room, go on from {} with --resume", path.display()),
-        None => "Nothing had been saved before".into(),
-    })]
-    NotSaved {
-        /// What failed.
-        cause: Box<RunFolderError>,
-        /// The newest checkpoint.
-        newest: Option<PathBuf>,
-    },
-    /// The configuration can't be written as TOML.
-    #[error(transparent)]
-    Config(#[from] WriteError),
-    /// A checkpoint.
-    #[error(transparent)]
-    Checkpoint(#[from] CheckpointError),
-    /// The adapter.
-    #[error(transparent)]
-    Adapter(#[from] PeftError),
-    /// The model.
-    #[error(transparent)]
-    Model(#[from] LoadError),
-    /// The tokenizer.
-    #[error(transparent)]
-    Tokenizer(#[from] DataError),
-}
-
-impl From<io::Error> for RunFolderError {
-    fn from(source: io::Error) -> Self {
-        Self::Io { path: PathBuf::from("the checkpoint"), source }
-    }
-}
-
-fn io_at(path: &Path) -> impl FnOnce(io::Error) -> RunFolderError + use<> {
-    let path = path.to_path_buf();
-    move |source| RunFolderError::Io { path, source }
-}
 
 /// How the result of a run is saved.
 #[derive(Clone, Copy)]
 pub enum Artifact<'a> {
     /// As a PEFT adapter.
     Adapter {
-        /// What it is.
+        /// Its configuration.
         config: &'a LoraConfig,
-        /// The base it belongs to.
+        /// Its base model.
         base: &'a str,
     },
     /// As a whole model.
@@ -128,7 +52,7 @@ pub enum Artifact<'a> {
 }
 
 impl Artifact<'_> {
-    /// In the form from which training goes on to the same bits.
+    /// In the form from which training resumes to the same bits.
     fn exact(self) -> Self {
         match self {
             Self::Model { config_text, .. } => Self::Model { config_text, dtype: FloatDtype::F32 },
@@ -137,7 +61,7 @@ impl Artifact<'_> {
     }
 }
 
-/// An open run folder. No other process can open it before this one is dropped, or its process ended.
+/// An open run folder. No other process can open it before this value is dropped or its process ends.
 pub struct RunFolder {
     path: PathBuf,
     metrics: Rows,
@@ -145,23 +69,23 @@ pub struct RunFolder {
     _lock: Lock,
 }
 
-/// A run folder that is locked, and whose files are as they were.
+/// A locked run folder whose files are not changed yet.
 pub struct LockedRunFolder {
     path: PathBuf,
     lock: Lock,
 }
 
 impl LockedRunFolder {
-    /// Makes the folder if need be, and takes it for this process.
+    /// Creates the folder if necessary, and locks it for this process.
     ///
     /// # Errors
-    /// [`RunFolderError::LockedRunFolder`], [`RunFolderError::Io`].
+    /// [`RunFolderError::Locked`], [`RunFolderError::Io`].
     pub fn open(path: &Path) -> Result<Self, RunFolderError> {
         fs::create_dir_all(path).map_err(io_at(path))?;
         Ok(Self { path: path.into(), lock: Lock::take(path)? })
     }
 
-    /// The newest checkpoint that is whole, and why each newer one isn't.
+    /// The newest intact checkpoint, and what is wrong with each newer one.
     ///
     /// # Errors
     /// [`RunFolderError::Io`].
@@ -176,13 +100,13 @@ impl LockedRunFolder {
         Ok((None, damaged))
     }
 
-    /// Begins a run in the folder: an older one is refused, or replaced if the configuration says so.
+    /// Starts a run in the folder. An older one is refused, or replaced with `train.overwrite`.
     ///
     /// # Errors
-    /// [`RunFolderError::Taken`] where a run would be overwritten unasked; [`RunFolderError::Io`].
-    pub fn begin(self, config: &RunConfig) -> Result<RunFolder, RunFolderError> {
+    /// [`RunFolderError::Taken`] if the folder holds a run; [`RunFolderError::Io`].
+    pub fn start(self, config: &RunConfig) -> Result<RunFolder, RunFolderError> {
         if !config.train.overwrite {
-            self.refuse(RESULTS.into_iter().chain([METRICS_FILE]))?;
+            self.refuse_existing(RESULTS.into_iter().chain([METRICS_FILE]))?;
         }
         for (_, old) in checkpoint::all_in(&self.path).map_err(io_at(&self.path))? {
             fs::remove_dir_all(&old).map_err(io_at(&old))?;
@@ -190,13 +114,13 @@ impl LockedRunFolder {
         self.open_rows(config, None)
     }
 
-    /// Begins a run in a folder where one came to no checkpoint, or to damaged ones only, which get another name.
+    /// Starts a run again in its folder if it has no intact checkpoint; damaged ones are renamed.
     ///
     /// # Errors
-    /// [`RunFolderError::Taken`] where it came to a result all the same; [`RunFolderError::Io`].
-    pub fn begin_again(self, config: &RunConfig) -> Result<RunFolder, RunFolderError> {
+    /// [`RunFolderError::Taken`] if the folder holds a result; [`RunFolderError::Io`].
+    pub fn restart(self, config: &RunConfig) -> Result<RunFolder, RunFolderError> {
         if !config.train.overwrite {
-            self.refuse(RESULTS)?;
+            self.refuse_existing(RESULTS)?;
         }
         for (_, damaged) in checkpoint::all_in(&self.path).map_err(io_at(&self.path))? {
             checkpoint::set_aside(&damaged).map_err(io_at(&damaged))?;
@@ -204,19 +128,22 @@ impl LockedRunFolder {
         self.open_rows(config, None)
     }
 
-    fn refuse(&self, marks: impl IntoIterator<Item = &'static str>) -> Result<(), RunFolderError> {
-        match marks.into_iter().find(|mark| self.path.join(mark).exists()) {
+    fn refuse_existing(
+        &self,
+        files: impl IntoIterator<Item = &'static str>,
+    ) -> Result<(), RunFolderError> {
+        match files.into_iter().find(|file| self.path.join(file).exists()) {
             Some(found) => Err(RunFolderError::Taken { path: shown(&self.path), found }),
             None => Ok(()),
         }
     }
 
-    /// Goes on with a run after `step` steps: what was written later is taken back, and checkpoints later than that, which
-    /// are damaged, get another name. `from`: the run folder whose rows are taken over, if it is another one.
+    /// Resumes a run after `step` steps: rows of later steps are removed, and later checkpoints, which are damaged, are
+    /// renamed. `from`: the run folder whose rows are copied, if it is another one.
     ///
     /// # Errors
-    /// [`RunFolderError::Taken`] if there is another run in this folder; [`RunFolderError::Io`].
-    pub fn go_on(
+    /// [`RunFolderError::Taken`] if the folder holds another run; [`RunFolderError::Io`].
+    pub fn resume(
         self,
         config: &RunConfig,
         step: u64,
@@ -225,7 +152,7 @@ impl LockedRunFolder {
         let path = &self.path;
         if let Some(from) = from {
             if !config.train.overwrite {
-                self.refuse(RESULTS.into_iter().chain([METRICS_FILE]))?;
+                self.refuse_existing(RESULTS.into_iter().chain([METRICS_FILE]))?;
             }
             for name in [METRICS_FILE, SAMPLES_FILE] {
                 if from.join(name).exists() {
@@ -241,7 +168,7 @@ impl LockedRunFolder {
         self.open_rows(config, Some(step))
     }
 
-    /// `step`: rows of later steps are dropped; `None`: all rows are.
+    /// `step`: rows of later steps are removed; `None`: all rows.
     fn open_rows(self, config: &RunConfig, step: Option<u64>) -> Result<RunFolder, RunFolderError> {
         let Self { path, lock } = self;
         for left in checkpoint::unfinished_in(&path).map_err(io_at(&path))? {
@@ -258,12 +185,12 @@ impl LockedRunFolder {
 }
 
 impl RunFolder {
-    /// Makes the folder, or takes one without a run, and writes the resolved configuration.
+    /// Creates the folder, or uses one without a run, and writes the resolved configuration.
     ///
     /// # Errors
-    /// As [`LockedRunFolder::open`] and [`LockedRunFolder::begin`].
+    /// As [`LockedRunFolder::open`] and [`LockedRunFolder::start`].
     pub fn create(config: &RunConfig) -> Result<Self, RunFolderError> {
-        LockedRunFolder::open(&config.train.output_dir)?.begin(config)
+        LockedRunFolder::open(&config.train.output_dir)?.start(config)
     }
 
     /// The folder.
@@ -271,7 +198,7 @@ impl RunFolder {
         &self.path
     }
 
-    /// Adds a row to `metrics.jsonl`.
+    /// Appends a row to `metrics.jsonl`.
     ///
     /// # Errors
     /// [`RunFolderError::Io`].
@@ -279,7 +206,7 @@ impl RunFolder {
         self.metrics.add(row)
     }
 
-    /// Adds a row to `samples.jsonl`.
+    /// Appends a row to `samples.jsonl`.
     ///
     /// # Errors
     /// [`RunFolderError::Io`].
@@ -296,7 +223,7 @@ impl RunFolder {
         fs::read_to_string(&path).map_err(io_at(&path))
     }
 
-    /// The checkpoints there are: steps and names.
+    /// The checkpoints by step, with their names.
     ///
     /// # Errors
     /// [`RunFolderError::Io`].
@@ -304,11 +231,11 @@ impl RunFolder {
         let there = checkpoint::all_in(&self.path).map_err(io_at(&self.path))?;
         Ok(there
             .into_iter()
-            .map(|(step, _)| (step, format!("{}{step}", checkpoint::PREFIX)))
+            .map(|(step, _)| (step, format!("{}{step}", CHECKPOINT_PREFIX)))
             .collect())
     }
 
-    /// Writes a file, whole or not at all.
+    /// Writes a file completely or not at all.
     ///
     /// # Errors
     /// [`RunFolderError::Io`].
@@ -324,34 +251,34 @@ impl RunFolder {
     pub fn save<B: Backend>(
         &self,
         model: CausalLm<B>,
-        product: Artifact<'_>,
+        artifact: Artifact<'_>,
         tokenizer: &TextTokenizer,
     ) -> Result<(), RunFolderError> {
-        save_into(&self.path, model, product, tokenizer).map_err(|cause| self.not_saved(cause))
+        save_into(&self.path, model, artifact, tokenizer).map_err(|cause| self.not_saved(cause))
     }
 
-    /// Saves a checkpoint, and removes the oldest beyond `keep_last`, but for the best one.
+    /// Saves a checkpoint, and removes the oldest beyond `keep_last`, except the best one.
     ///
     /// # Errors
-    /// [`RunFolderError::NotSaved`]; then the checkpoints before are as they were.
+    /// [`RunFolderError::NotSaved`]; then the earlier checkpoints are intact.
     pub fn save_checkpoint<B: OptimizerBackend>(
         &mut self,
         state: &State<B>,
         model: CausalLm<B>,
-        product: Artifact<'_>,
+        artifact: Artifact<'_>,
         tokenizer: &TextTokenizer,
-        surroundings: &CheckpointMetadata<'_>,
+        metadata: &CheckpointMetadata<'_>,
         keep_last: Option<usize>,
     ) -> Result<PathBuf, RunFolderError> {
         let saved = self.metrics.sync().and_then(|()| self.samples.sync()).and_then(|()| {
-            checkpoint::put(&self.path, state.step, |folder| {
-                save_into(folder, model, product.exact(), tokenizer)?;
-                Ok::<_, RunFolderError>(checkpoint::write_state(folder, state, surroundings)?)
+            checkpoint::save(&self.path, state.step, |folder| {
+                save_into(folder, model, artifact.exact(), tokenizer)?;
+                Ok::<_, RunFolderError>(checkpoint::write_state(folder, state, metadata)?)
             })
         });
         let path = saved.map_err(|cause| self.not_saved(cause))?;
         if let Some(keep) = keep_last {
-            let best = surroundings.book.best.map(|best| best.step);
+            let best = metadata.eval_history.best.map(|best| best.step);
             let there = checkpoint::all_in(&self.path).map_err(io_at(&self.path))?;
             let others = there.iter().filter(|(step, _)| Some(*step) != best);
             for (_, old) in others.rev().skip(keep) {
@@ -371,10 +298,10 @@ impl RunFolder {
 fn save_into<B: Backend>(
     folder: &Path,
     mut model: CausalLm<B>,
-    product: Artifact<'_>,
+    artifact: Artifact<'_>,
     tokenizer: &TextTokenizer,
 ) -> Result<(), RunFolderError> {
-    match product {
+    match artifact {
         Artifact::Adapter { config, base } => {
             let with_rows = model.clone();
             let rows = with_rows.token_rows();

@@ -1,4 +1,4 @@
-//! A file of JSON rows that grows as a run goes on.
+//! A file of JSON rows, appended to during a run.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use emberlm_quant::atomic_file::write_atomically;
 use serde::{Deserialize, Serialize};
 
-use super::{RunFolderError, io_at};
+use super::error::{RunFolderError, io_at};
 
 pub(super) struct Rows {
     path: PathBuf,
@@ -15,7 +15,7 @@ pub(super) struct Rows {
 }
 
 impl Rows {
-    /// Opens the file. Of the rows that are there, those up to `step` stay, and of these whole ones only.
+    /// Opens the file, keeping the complete rows up to `step`.
     pub(super) fn open(path: &Path, step: Option<u64>) -> Result<Self, RunFolderError> {
         let kept = match step {
             None => String::new(),
@@ -26,15 +26,15 @@ impl Rows {
         Ok(Self { path: path.into(), file })
     }
 
-    /// Adds a row.
+    /// Appends a row.
     pub(super) fn add(&mut self, row: &impl Serialize) -> Result<(), RunFolderError> {
         let mut line = serde_json::to_vec(row).map_err(|e| io_at(&self.path)(e.into()))?;
         line.push(b'\n');
-        // One write a row: a reader, or a crash, sees whole rows.
+        // One write per row: a reader, or a crash, sees complete rows.
         self.file.write_all(&line).map_err(io_at(&self.path))
     }
 
-    /// Makes what was added last through a power cut.
+    /// Makes the appended rows survive a power cut.
     pub(super) fn sync(&self) -> Result<(), RunFolderError> {
         self.file.sync_data().map_err(io_at(&self.path))
     }

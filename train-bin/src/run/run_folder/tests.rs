@@ -4,7 +4,7 @@ use super::*;
 use crate::WeightForm;
 use crate::base::builtin;
 use crate::run::eval_history::EvalHistory;
-use crate::trainer::train::Plan;
+use crate::trainer::plan::Plan;
 
 fn config(place: &tempfile::TempDir) -> RunConfig {
     let mut config = RunConfig::default();
@@ -23,7 +23,7 @@ struct Saver {
     folder: RunFolder,
     base: crate::Base,
     model: CausalLm<Flex>,
-    book: EvalHistory,
+    history: EvalHistory,
 }
 
 impl Saver {
@@ -31,17 +31,17 @@ impl Saver {
         let folder = RunFolder::create(config).unwrap();
         let base = builtin::base().unwrap();
         let model = base.build::<Flex>(WeightForm::default(), &Default::default()).unwrap();
-        Self { folder, base, model, book: EvalHistory::default() }
+        Self { folder, base, model, history: EvalHistory::default() }
     }
 
     fn save(&mut self, step: u64, config_text: Option<&str>) -> Result<PathBuf, RunFolderError> {
         let config_text = config_text.unwrap_or(&self.base.config_text);
-        let product = Artifact::Model { config_text, dtype: FloatDtype::F32 };
+        let artifact = Artifact::Model { config_text, dtype: FloatDtype::F32 };
         let mut state = State::new(&Plan::new(9, 1, 1e-3));
         state.step = step;
-        let surroundings = CheckpointMetadata {
+        let metadata = CheckpointMetadata {
             seconds: 1.0,
-            book: &self.book,
+            eval_history: &self.history,
             data: "d",
             base: "b",
             config: "",
@@ -51,25 +51,25 @@ impl Saver {
         self.folder.save_checkpoint(
             &state,
             model,
-            product,
+            artifact,
             &self.base.tokenizer,
-            &surroundings,
+            &metadata,
             Some(2),
         )
     }
 }
 
 #[test]
-fn a_checkpoint_that_fails_leaves_nothing_behind() {
+fn a_failed_checkpoint_leaves_nothing_behind() {
     let place = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(&config(&place));
     let path = saver.folder.path().to_owned();
     let before = files(&path);
     // Fails after the weights were written.
     let error = saver.save(1, Some("no JSON")).unwrap_err().to_string();
-    assert!(error.contains("Nothing had been saved before"), "{error}");
+    assert!(error.contains("No checkpoint had been saved before"), "{error}");
     assert_eq!(files(&path), before);
-    // Fails when all is written: its place is taken by something else.
+    // Fails after everything is written: the name is taken by something else.
     fs::create_dir(path.join("checkpoint-2")).unwrap();
     fs::write(path.join("checkpoint-2/mine"), "mine").unwrap();
     let before = files(&path);
@@ -82,16 +82,16 @@ fn a_checkpoint_that_fails_leaves_nothing_behind() {
 }
 
 #[test]
-fn the_last_checkpoints_are_kept_and_the_best_one_too() {
+fn the_last_and_the_best_checkpoints_are_kept() {
     let place = tempfile::tempdir().unwrap();
     let mut saver = Saver::new(&config(&place));
     let evaluation =
         |loss| crate::Evaluation { loss, perplexity: 1.0, supervised_tokens: 1, examples: 1 };
     for (step, loss) in [(1, 3.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0)] {
-        saver.book.take(step, evaluation(loss), 0.0);
+        saver.history.record(step, evaluation(loss), 0.0);
         saver.save(step, None).unwrap();
     }
-    // Once more in the same place.
+    // Again under the same name.
     saver.save(5, None).unwrap();
     let steps = checkpoint::all_in(saver.folder.path()).unwrap();
     assert_eq!(steps.iter().map(|(step, _)| *step).collect::<Vec<_>>(), [2, 4, 5]);
@@ -99,7 +99,7 @@ fn the_last_checkpoints_are_kept_and_the_best_one_too() {
 }
 
 #[test]
-fn whatever_happens_to_a_checkpoint_is_found_out() {
+fn every_kind_of_damage_to_a_checkpoint_is_detected() {
     let place = tempfile::tempdir().unwrap();
     let config = config(&place);
     let mut saver = Saver::new(&config);
@@ -112,26 +112,24 @@ fn whatever_happens_to_a_checkpoint_is_found_out() {
     let mut flipped = whole.clone();
     *flipped.last_mut().unwrap() ^= 1;
     let harm: [(&str, &dyn Fn()); 5] = [
-        ("model.safetensors isn't as it was", &|| fs::write(&weights, &flipped).unwrap()),
-        ("model.safetensors isn't as it was", &|| fs::write(&weights, &whole[..99]).unwrap()),
+        ("checksum of model.safetensors", &|| fs::write(&weights, &flipped).unwrap()),
+        ("checksum of model.safetensors", &|| fs::write(&weights, &whole[..99]).unwrap()),
         ("model.safetensors: ", &|| fs::remove_file(&weights).unwrap()),
-        ("training_state.json isn't as it was", &|| {
-            fs::write(&state, text.replace('1', "2")).unwrap()
-        }),
-        ("never finished", &|| fs::remove_file(newest.join(checkpoint::SUMS_FILE)).unwrap()),
+        ("checksum of training_state.json", &|| fs::write(&state, text.replace('1', "2")).unwrap()),
+        ("never completed", &|| fs::remove_file(newest.join(checkpoint::SUMS_FILE)).unwrap()),
     ];
     for (expected, harm) in harm {
         harm();
         let locked = LockedRunFolder::open(&config.train.output_dir).unwrap();
         let (found, damaged) = locked.newest().unwrap();
         assert_eq!(found.unwrap().state.step, 1);
-        let said = damaged[0].to_string();
-        assert!(said.contains(expected) && said.contains("checkpoint-2"), "{said}");
+        let error = damaged[0].to_string();
+        assert!(error.contains(expected) && error.contains("checkpoint-2"), "{error}");
         fs::write(&weights, &whole).unwrap();
         fs::write(&state, &text).unwrap();
     }
     let folder =
-        LockedRunFolder::open(&config.train.output_dir).unwrap().go_on(&config, 1, None).unwrap();
+        LockedRunFolder::open(&config.train.output_dir).unwrap().resume(&config, 1, None).unwrap();
     assert!(folder.path().join("checkpoint-2.damaged").is_dir());
     assert_eq!(checkpoint::all_in(folder.path()).unwrap().len(), 1);
 }
@@ -143,16 +141,14 @@ fn a_folder_belongs_to_one_process_at_a_time() {
     let folder = RunFolder::create(&config).unwrap();
     let Err(error) = RunFolder::create(&config) else { panic!("two runs in one folder") };
     let pid = std::process::id().to_string();
-    assert!(
-        matches!(&error, RunFolderError::LockedRunFolder { pid: Some(found), .. } if *found == pid)
-    );
+    assert!(matches!(&error, RunFolderError::Locked { pid: Some(found), .. } if *found == pid));
     drop(folder);
-    // Free again, but there is a run in it.
+    // Unlocked again, but it holds a run.
     assert!(matches!(RunFolder::create(&config), Err(RunFolderError::Taken { .. })));
 }
 
 #[test]
-fn rows_after_the_step_that_a_run_goes_on_from_are_dropped() {
+fn rows_after_the_step_of_a_resume_are_removed() {
     let place = tempfile::tempdir().unwrap();
     let config = config(&place);
     let folder = RunFolder::create(&config).unwrap();
@@ -163,7 +159,7 @@ fn rows_after_the_step_that_a_run_goes_on_from_are_dropped() {
     let rows = format!("{kept}{{\"step\":3}}\n{{\"step\":");
     fs::write(&metrics, rows).unwrap();
     let open = || {
-        LockedRunFolder::open(&config.train.output_dir).unwrap().go_on(&config, 2, None).unwrap()
+        LockedRunFolder::open(&config.train.output_dir).unwrap().resume(&config, 2, None).unwrap()
     };
     let mut folder = open();
     folder.log(&serde_json::json!({"step": 3, "again": true})).unwrap();

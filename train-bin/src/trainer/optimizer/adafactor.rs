@@ -1,8 +1,8 @@
 //! Adafactor (Shazeer and Stern, 2018, arXiv:1804.04235), as transformers and fairseq compute it.
 //!
-//! Of a matrix it keeps the mean squares of rows and of columns only. The variant: the rate is the schedule's
-//! (`relative_step = False`, `scale_parameter = False`), there is no first moment, and an update whose root mean square is
-//! above a threshold is scaled down to it.
+//! For a matrix it keeps only the mean squares of rows and of columns. The variant: the rate of the schedule
+//! (`relative_step = False`, `scale_parameter = False`), no first moment, and updates are scaled down to a maximum root mean
+//! square.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -29,7 +29,7 @@ pub struct AdafactorConfig {
 }
 
 impl AdafactorConfig {
-    /// The paper's, without decay.
+    /// As in the paper, without decay.
     pub const DEFAULT: Self = Self { eps: 1e-30, clip_threshold: 1.0, weight_decay: 0.0 };
 
     /// Reads its settings.

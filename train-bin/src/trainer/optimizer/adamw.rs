@@ -22,7 +22,7 @@ pub struct AdamWConfig {
 }
 
 impl AdamWConfig {
-    /// PyTorch's, without decay.
+    /// As in PyTorch, without decay.
     pub const DEFAULT: Self = Self { betas: [0.9, 0.999], eps: 1e-8, weight_decay: 0.0 };
 
     /// Reads its settings.
@@ -34,7 +34,7 @@ impl AdamWConfig {
         }
     }
 
-    /// Bytes of state for a parameter of so many elements.
+    /// Bytes of state for a parameter with `elements` elements.
     pub(crate) fn state_bytes(elements: u64) -> u64 {
         8 * elements
     }
@@ -65,7 +65,7 @@ pub(crate) fn weight_decay(s: &mut Reader, default: f64) -> f64 {
     s.number("weight_decay", "Weight decay: decoupled, but for sgd").at_least(0.0).or(default)
 }
 
-/// The numbers of one step:
+/// The coefficients of one step:
 /// `m ← β₁·m + (1 − β₁)·g`, `v ← β₂·v + (1 − β₂)·g²`, `w ← keep·w − change · m / (√v / root_bias2 + ε)`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AdamWStep {
@@ -84,7 +84,7 @@ pub struct AdamWStep {
 }
 
 impl AdamWConfig {
-    /// The numbers of step number `step`, from 1, at this rate and with this weight decay.
+    /// The coefficients of step `step`, from 1, for a rate and a weight decay.
     pub fn at(&self, step: u64, rate: f64, weight_decay: f64) -> AdamWStep {
         let Self { betas: [beta1, beta2], eps, .. } = *self;
         let step = i32::try_from(step).unwrap_or(i32::MAX);

@@ -1,7 +1,7 @@
 //! AdamW with moments in 8 bits (Dettmers et al., 2022, arXiv:2110.02861), as bitsandbytes' `AdamW8bit`.
 //!
-//! Before a step the moments are decoded to 32 bits, and after it coded again, in blocks of 256 elements: the first
-//! with the signed dynamic map, the second with the unsigned one. Two bytes an element where AdamW has eight.
+//! A step decodes the moments to 32 bits and encodes them again in blocks of 256 elements: the first with the signed dynamic
+//! map, the second with the unsigned one. They take two bytes per element, where AdamW takes eight.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -16,15 +16,15 @@ use crate::trainer::optimizer::state::{OptimizerState, StateDtype, StateError, S
 /// Parameters with fewer elements keep their moments in 32 bits: bitsandbytes' `min_8bit_size`.
 pub const MIN_8BIT_SIZE: usize = 4096;
 
-/// Elements that are decoded at a time, so that a large embedding's moments are never all there in 32 bits.
+/// Elements that are decoded at a time, so that a large embedding's moments never exist in 32 bits as a whole.
 const PART: usize = 1 << 14 << BLOCK.ilog2();
 
-/// AdamW's formula with moments in 8 bits.
+/// AdamW's update rule with moments in 8 bits.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct EightBit(pub(crate) AdamWConfig);
 
 impl EightBit {
-    /// Bytes of state for a parameter of so many elements.
+    /// Bytes of state for a parameter with `elements` elements.
     pub(crate) fn state_bytes(elements: u64) -> u64 {
         if elements < MIN_8BIT_SIZE as u64 {
             return AdamWConfig::state_bytes(elements);
@@ -33,12 +33,12 @@ impl EightBit {
     }
 }
 
-/// What is remembered of a parameter.
+/// The state of a parameter.
 #[derive(Debug, Clone)]
 pub(crate) enum EightBitState<B: Backend> {
-    /// Of a small one.
+    /// Of a small parameter, in 32 bits.
     Small(Moments<B>),
-    /// Of each part of [`PART`] elements; the last may be short.
+    /// Of a large one: each part of [`PART`] elements; the last may be shorter.
     Coded(Vec<CodedMoments<B>>),
 }
 
@@ -61,7 +61,7 @@ impl<B: QuantBackend> CodedMoments<B> {
     }
 }
 
-/// A coded moment in a state: its name, and that of its blocks' scales.
+/// The names of an encoded moment and of its blocks' scales in a state.
 struct CodedRole {
     codes: &'static str,
     absmax: &'static str,
@@ -74,7 +74,7 @@ const SECOND: CodedRole =
     CodedRole { codes: EXP_AVG_SQ, absmax: "exp_avg_sq_absmax", map: DynamicMap::Unsigned };
 
 impl CodedRole {
-    /// Adds a moment whose parts are these. All parts but the last are whole blocks, so they can be joined.
+    /// Adds a moment from its parts. All parts except the last are whole blocks, so they can be joined.
     fn put<'a, B: QuantBackend>(
         &self,
         path: &str,
@@ -160,7 +160,7 @@ impl<B: Backend> EightBitState<B> {
         }
     }
 
-    /// Small parameters have floats, and large ones codes.
+    /// Checks that small parameters have floats, and large ones codes.
     fn has_its_form(&self, path: &str) -> Result<(), StateError> {
         let (expected, found) = match (self, self.elements() < MIN_8BIT_SIZE) {
             (Self::Small(_), true) | (Self::Coded(_), false) => return Ok(()),

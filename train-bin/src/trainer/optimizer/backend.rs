@@ -1,17 +1,17 @@
-//! The backend's share of an optimizer: AdamW's step as one operation.
+//! An optimizer's operation of the backend: AdamW's step.
 
 use burn::tensor::Tensor;
 use emberlm_model::ModelBackend;
 
 use crate::trainer::optimizer::adamw::{AdamWStep, Moments};
 
-/// A backend that a model and its optimizer run on.
+/// A backend that runs a model and its optimizer.
 ///
-/// The default is the portable composition of Burn's operations, which `Fusion` makes one kernel of by itself. A backend
-/// with something faster overrides it, and must equal it.
+/// The default composes Burn's operations, which `Fusion` fuses into one kernel. A backend with a faster kernel overrides
+/// it, and must equal it.
 pub trait OptimizerBackend: ModelBackend {
-    /// The weight after a step of AdamW and the moments after it. All are `[elements]`; `old`: the moments before, `None` at
-    /// the first step.
+    /// The weight and the moments after a step of AdamW. All are `[elements]`; `old`: the moments before, `None` at the first
+    /// step.
     fn adamw(
         step: AdamWStep,
         weight: Tensor<Self, 1>,
@@ -22,7 +22,7 @@ pub trait OptimizerBackend: ModelBackend {
     }
 }
 
-/// A step of AdamW by Burn's own operations. Kernels are tested against it.
+/// A step of AdamW composed of Burn's operations. Kernels are tested against it.
 pub fn portable_adamw<B: ModelBackend>(
     step: AdamWStep,
     weight: Tensor<B, 1>,

@@ -1,4 +1,4 @@
-//! AdamW's step on the CPU, in f32: one pass over memory, in place where nobody else holds the tensors.
+//! AdamW's step on the CPU in f32: one pass over memory, in place if the tensors are not shared.
 
 use burn::tensor::{DType, Tensor, TensorData, TensorPrimitive};
 use burn_flex::{Flex, FlexTensor};
@@ -7,7 +7,7 @@ use rayon::prelude::*;
 use crate::trainer::optimizer::adamw::{AdamWStep, Moments};
 use crate::trainer::optimizer::backend::{OptimizerBackend, portable_adamw};
 
-/// Elements that one thread takes at a time.
+/// Elements of a thread's piece of work.
 const BLOCK: usize = 1 << 14;
 
 impl OptimizerBackend for Flex {
@@ -28,7 +28,7 @@ impl OptimizerBackend for Flex {
         };
         let (mut weight, gradient) = (contiguous(weight), contiguous(gradient));
         let numbers = Numbers::from(step);
-        // Each element depends on itself alone, so threads change nothing.
+        // Elements are independent, so threads do not influence the result.
         weight
             .storage_mut::<f32>()
             .par_chunks_mut(BLOCK)
@@ -83,7 +83,7 @@ impl Numbers {
     }
 }
 
-/// The tensor itself where it is a buffer of its own, from beginning to end; else a copy that is.
+/// The tensor itself if it fills its own contiguous buffer; else such a copy.
 fn contiguous(tensor: Tensor<Flex, 1>) -> FlexTensor {
     tensor.into_primitive().tensor().to_contiguous()
 }

@@ -1,4 +1,4 @@
-//! Rates and decay by parameter: LoRA's two factors, embeddings, norms and biases.
+//! Learning rate and weight decay by kind of parameter: LoRA's A and B, embeddings, norms and biases.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -7,21 +7,21 @@ use emberlm_lora::{AdapterParam, AdapterRole};
 use crate::trainer::grads::Gradients;
 use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
 
-/// How rate and decay depend on the parameter.
+/// Learning rate and weight decay by kind of parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ParamGroups {
-    /// How many times faster B learns than A (Hayou et al., 2024, arXiv:2402.12354). 1: as fast.
+    /// Learning rate of B relative to A's (LoRA+; Hayou et al., 2024, arXiv:2402.12354).
     pub lora_plus_ratio: f64,
-    /// How many times faster embeddings and the output head learn than the rest. 1: as fast.
+    /// Learning rate of embeddings and output head relative to the rest.
     pub embedding_ratio: f64,
-    /// Whether norms and biases (all that is no matrix) decay too.
+    /// Whether norms and biases (everything that is not a matrix) decay too.
     pub decay_norms_and_biases: bool,
-    /// Steps over which the gradients of A and B are measured before their rates are balanced. 0: never.
+    /// Steps over which the gradients of A and B are measured before their rates are balanced; 0: no balancing.
     pub calibrate_ab: u64,
 }
 
 impl Default for ParamGroups {
-    /// One rate for all, and decay for matrices alone.
+    /// One rate for all parameters; decay for matrices only.
     fn default() -> Self {
         Self {
             lora_plus_ratio: 1.0,
@@ -32,7 +32,7 @@ impl Default for ParamGroups {
     }
 }
 
-/// The factors of the two matrices of an adapter.
+/// Factors of the learning rates of an adapter's two matrices.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct AbFactors {
     /// Of A.
@@ -45,14 +45,14 @@ impl AbFactors {
     const EQUAL: Self = Self { a: 1.0, b: 1.0 };
 }
 
-/// Whether a parameter is the embedding or the output head itself, not an adapter of theirs.
+/// Whether a parameter is the embedding or the output head itself, not its adapter.
 pub(crate) fn is_embedding_or_head(path: &str) -> bool {
     AdapterParam::at_path(path).is_none()
         && path.split('.').any(|part| part == "embed_tokens" || part == "lm_head")
 }
 
 impl ParamGroups {
-    /// What the learning rate is multiplied by for a parameter.
+    /// The factor of the learning rate for a parameter.
     pub(crate) fn rate(&self, path: &str, measured: AbFactors) -> f64 {
         match AdapterParam::at_path(path).map(|param| param.role) {
             Some(AdapterRole::A) => measured.a,
@@ -62,7 +62,7 @@ impl ParamGroups {
         }
     }
 
-    /// Whether a parameter decays.
+    /// Whether a parameter has weight decay.
     pub(crate) fn decays(&self, shape: &[usize]) -> bool {
         self.decay_norms_and_biases || shape.len() > 1
     }
@@ -84,7 +84,7 @@ const ROLE: &str = "calibration";
 const PATH: &str = "mean_gradients_a_b";
 
 impl Calibration {
-    /// One that has measured nothing; `None` if nothing is to be measured.
+    /// A calibration before the first step; `None` if the groups have none.
     pub(crate) fn new(steps: u64) -> Option<Self> {
         (steps > 0).then_some(Self { steps, sums: [0.0; 2] })
     }
@@ -104,7 +104,7 @@ impl Calibration {
         Ok(Some(Self { steps, sums: [sums[0], sums[1]] }))
     }
 
-    /// Measures the gradients of step number `step`, from 1, if it is one of the first.
+    /// Measures the gradients of step `step`, from 1, if it is one of the first.
     pub(crate) fn observe<B: Backend>(&mut self, step: u64, gradients: &Gradients<B>) {
         if step > self.steps {
             return;
@@ -134,7 +134,7 @@ impl Calibration {
         }
     }
 
-    /// The factors at step number `step`, from 1.
+    /// The factors at step `step`, from 1.
     pub(crate) fn factors(&self, step: u64) -> AbFactors {
         let [a, b] = self.sums;
         let root = (b / a).sqrt();
@@ -145,7 +145,7 @@ impl Calibration {
     }
 }
 
-/// What a calibration that may not be there says.
+/// The factors of an optional calibration.
 pub(crate) fn factors(calibration: Option<&Calibration>, step: u64) -> AbFactors {
     calibration.map_or(AbFactors::EQUAL, |calibration| calibration.factors(step))
 }

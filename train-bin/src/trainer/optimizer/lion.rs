@@ -1,4 +1,4 @@
-//! Lion (Chen et al., 2023, arXiv:2302.06675): every weight moves by the rate, in the direction of a running mean's sign.
+//! Lion (Chen et al., 2023, arXiv:2302.06675): every weight changes by the rate in the direction of the sign of a running mean.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -9,7 +9,7 @@ use crate::trainer::optimizer::adamw::{betas, weight_decay};
 
 use crate::trainer::optimizer::rule::{Momentum, ParamUpdate, UpdateRule};
 
-/// The constants of Lion. Its rate is a third to a tenth of AdamW's, and its decay as many times larger.
+/// The constants of Lion. Usual rates are a third to a tenth of AdamW's, with a decay larger by the same factor.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct LionConfig {
     /// Weight of the earlier mean in the direction, and decay rate of the mean; each 0 ≤ β < 1.
@@ -19,7 +19,7 @@ pub struct LionConfig {
 }
 
 impl LionConfig {
-    /// The paper's, without decay.
+    /// As in the paper, without decay.
     pub const DEFAULT: Self = Self { betas: [0.9, 0.99], weight_decay: 0.0 };
 
     /// Reads its settings.
@@ -27,7 +27,7 @@ impl LionConfig {
         Self { betas: betas(s, self.betas), weight_decay: weight_decay(s, self.weight_decay) }
     }
 
-    /// Bytes of state for a parameter of so many elements.
+    /// Bytes of state for a parameter with `elements` elements.
     pub(crate) fn state_bytes(elements: u64) -> u64 {
         4 * elements
     }

@@ -1,7 +1,7 @@
-//! Optimizers: what moves the weights, and the walk through a model that all of them share.
+//! Optimizers, and the walk through a model that all of them share.
 //!
-//! An optimizer is a formula for one parameter and what it remembers of each (`rule.rs`), one file each. [`ParamGroups`] says how
-//! rate and decay depend on the parameter; [`OptimizerState`] is all that a checkpoint needs.
+//! An optimizer is an update rule for one parameter with a state per parameter (`rule.rs`), one file each. [`ParamGroups`]
+//! has learning rate and decay by kind of parameter; [`OptimizerState`] is the state in a checkpoint.
 
 pub mod adafactor;
 pub mod adamw;
@@ -62,12 +62,12 @@ pub enum Algorithm {
     Muon(MuonConfig),
 }
 
-/// Everything that is fixed about an optimizer.
+/// The configuration of an optimizer.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OptimizerConfig {
-    /// The formula.
+    /// The algorithm with its constants.
     pub algorithm: Algorithm,
-    /// How rate and decay depend on the parameter.
+    /// Learning rate and decay by kind of parameter.
     pub groups: ParamGroups,
 }
 
@@ -173,7 +173,7 @@ pub struct Optimizer<B: OptimizerBackend> {
 }
 
 impl<B: OptimizerBackend> Optimizer<B> {
-    /// One that has made no step.
+    /// Before the first step.
     pub fn new(config: impl Into<OptimizerConfig>) -> Self {
         let config = config.into();
         let rule = config.algorithm.start(None);
@@ -182,7 +182,7 @@ impl<B: OptimizerBackend> Optimizer<B> {
         Self { config, steps: 0, rule, calibration }
     }
 
-    /// One step: the model with every parameter moved that has a gradient.
+    /// One step: updates every parameter that has a gradient.
     pub fn step<A, M>(&mut self, model: M, gradients: &Gradients<B>, learning_rate: f64) -> M
     where
         A: AutodiffBackend<InnerBackend = B>,
@@ -200,17 +200,17 @@ impl<B: OptimizerBackend> Optimizer<B> {
         )
     }
 
-    /// Bytes that its state takes.
+    /// Size of its state in bytes.
     pub fn state_bytes(&self) -> usize {
         self.rule.bytes()
     }
 
-    /// What the rates of A and B were multiplied by at the last step, if they are calibrated.
+    /// Factors of the rates of A and B at the last step, if they are calibrated.
     pub fn ab_factors(&self) -> Option<AbFactors> {
         self.calibration.as_ref().map(|calibration| calibration.factors(self.steps))
     }
 
-    /// All that it knows beside its constants: what a checkpoint keeps.
+    /// Its state, for a checkpoint.
     pub fn state(&self) -> OptimizerState {
         let mut state = OptimizerState::new(self.config.algorithm.name(), self.steps);
         self.rule.put(&mut state);
@@ -220,10 +220,10 @@ impl<B: OptimizerBackend> Optimizer<B> {
         state
     }
 
-    /// One that goes on where another left off, to the bit. [`fits`](Self::fits) says whether for this model.
+    /// Restores a saved state exactly. Check it with [`fits`](Self::fits) before the first step.
     ///
     /// # Errors
-    /// [`StateError`] if `state` is another optimizer's, or incomplete.
+    /// [`StateError`] if `state` belongs to another optimizer, or is incomplete.
     pub fn restore(
         config: impl Into<OptimizerConfig>,
         state: &OptimizerState,
@@ -238,11 +238,10 @@ impl<B: OptimizerBackend> Optimizer<B> {
         Ok(Self { config, steps: state.steps, rule, calibration })
     }
 
-    /// Whether all its state is of parameters that `model` trains, and none of them lacks its own. A restored optimizer is asked
-    /// before its first step.
+    /// Checks that a restored state fits the trainable parameters of `model`.
     ///
     /// # Errors
-    /// [`StateError`] of the first parameter, by path, that isn't there or has another shape.
+    /// [`StateError`] of the first parameter, by path, that is missing or has another shape.
     pub fn fits<A, M>(&self, model: &M) -> Result<(), StateError>
     where
         A: AutodiffBackend<InnerBackend = B>,
@@ -279,7 +278,7 @@ fn boxed<B: Backend, F: UpdateRule<B, State: 'static> + 'static>(
     }))
 }
 
-/// Moves every parameter that has a gradient.
+/// Updates every parameter that has a gradient.
 struct Walk<'a, B: Backend> {
     rule: &'a mut dyn DynOptimizer<B>,
     gradients: &'a Gradients<B>,
@@ -313,7 +312,7 @@ impl<A: AutodiffBackend> ParamMapper<A> for Walk<'_, A::InnerBackend> {
     }
 }
 
-/// Paths and shapes of the parameters that are trained.
+/// Paths and shapes of the trainable parameters.
 fn trained_shapes<A: AutodiffBackend, M: Module<A>>(model: &M) -> BTreeMap<String, Vec<usize>> {
     struct Shapes(BTreeMap<String, Vec<usize>>);
     impl<A: AutodiffBackend> ParamVisitor<A> for Shapes {

@@ -1,7 +1,7 @@
-//! Muon (Jordan et al., 2024, <https://kellerjordan.github.io/posts/muon>): momentum, made nearly orthogonal, for the matrices
-//! of hidden layers; AdamW for everything else.
+//! Muon (Jordan et al., 2024, <https://kellerjordan.github.io/posts/muon>): nearly orthogonalized momentum for the matrices of
+//! hidden layers; AdamW for everything else.
 //!
-//! As `torch.optim.Muon`, but that the Newton-Schulz iteration runs in f32, where PyTorch takes bf16.
+//! As `torch.optim.Muon`, except that the Newton-Schulz iteration runs in f32 instead of bf16.
 
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
@@ -22,10 +22,10 @@ use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
 /// Coefficients of the quintic `a·x + b·x³ + c·x⁵`, which drives singular values into the neighbourhood of 1 quickly.
 const QUINTIC: [f64; 3] = [3.4445, -4.775, 2.0315];
 
-/// How often the quintic is applied.
+/// Number of applications of the quintic.
 const ITERATIONS: usize = 5;
 
-/// The least norm that a matrix is divided by.
+/// Lower bound of the norm by which a matrix is divided.
 const LEAST_NORM: f64 = 1e-7;
 
 /// How the rate depends on a matrix's shape `[rows, columns]`.
@@ -94,13 +94,13 @@ impl MuonConfig {
         if Self::takes(path, shape) { 4 * elements } else { AdamWConfig::state_bytes(elements) }
     }
 
-    /// Whether a parameter is moved by Muon, and not by AdamW.
+    /// Whether a parameter is updated by Muon, not by AdamW.
     pub fn takes(path: &str, shape: &[usize]) -> bool {
         shape.len() == 2 && !is_embedding_or_head(path)
     }
 }
 
-/// What is remembered of a parameter.
+/// The state of a parameter.
 #[derive(Debug, Clone)]
 pub(crate) enum MuonState<B: Backend> {
     /// Of a matrix: the mean of its gradients, `[rows, columns]`.
@@ -191,10 +191,10 @@ impl MuonConfig {
     }
 }
 
-/// A matrix with the same singular vectors, and singular values of about 1 (0.7 to 1.2) wherever they weren't tiny.
+/// A matrix with the same singular vectors, and singular values of about 1 (0.7 to 1.2), except tiny ones.
 pub(crate) fn orthogonalize<B: Backend>(matrix: Tensor<B, 2>) -> Tensor<B, 2> {
     let [rows, columns] = matrix.dims();
-    // The product below is of the shorter side's size.
+    // The product below has the size of the shorter side.
     let is_tall = rows > columns;
     let matrix = if is_tall { matrix.transpose() } else { matrix };
     let norm = matrix.clone().powi_scalar(2).sum().sqrt().clamp_min(LEAST_NORM);
@@ -215,7 +215,7 @@ mod tests {
 
     /// Matrices with one entry in each row or column, whose magnitudes are the singular values: from 0.3 to 1.
     #[test]
-    fn singular_values_come_near_one_and_vectors_stay() {
+    fn singular_values_approach_one_and_vectors_are_kept() {
         for [rows, columns] in [[6, 10], [10, 6], [8, 8]] {
             let short = rows.min(columns);
             let mut values = vec![0.0; rows * columns];

@@ -1,4 +1,4 @@
-//! What all optimizers share: a formula that moves one parameter, and what it remembers of each.
+//! What optimizers have in common: an update rule for one parameter, and its state per parameter.
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
@@ -8,18 +8,18 @@ use burn::tensor::backend::Backend;
 
 use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
 
-/// One parameter at one step.
+/// The update of one parameter at one step.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ParamUpdate<'a> {
     /// The parameter's path.
     pub(crate) path: &'a str,
     /// The parameter's shape.
     pub(crate) shape: &'a [usize],
-    /// The step's number, from 1.
+    /// The step, from 1.
     pub(crate) step: u64,
-    /// The learning rate, for this parameter.
+    /// The learning rate of this parameter.
     pub(crate) rate: f64,
-    /// Whether weight decay is for this parameter.
+    /// Whether this parameter has weight decay.
     pub(crate) decays: bool,
 }
 
@@ -30,21 +30,21 @@ impl ParamUpdate<'_> {
     }
 }
 
-/// What an optimizer remembers of one parameter.
+/// The state of an optimizer for one parameter.
 pub(crate) trait ParamState<B: Backend>: Debug + Send + Sized {
     /// Roles of its tensors in a state.
     const ROLES: &'static [&'static str];
 
-    /// Bytes of memory.
+    /// Its size in bytes.
     fn bytes(&self) -> usize;
 
-    /// The parameter's shape, or `[elements]` where that is all that is known.
+    /// The parameter's shape, or `[elements]` if the shape is unknown.
     fn shape(&self) -> Vec<usize>;
 
     /// Adds its tensors to a state.
     fn put(&self, path: &str, state: &mut OptimizerState);
 
-    /// Takes its tensors out of a state.
+    /// Removes its tensors from a state.
     fn take(
         path: &str,
         state: &mut StateReader<'_>,
@@ -52,12 +52,12 @@ pub(crate) trait ParamState<B: Backend>: Debug + Send + Sized {
     ) -> Result<Self, StateError>;
 }
 
-/// An optimizer's formula, with its constants.
+/// The update rule of an optimizer, with its constants.
 pub(crate) trait UpdateRule<B: Backend>: Debug + Send {
-    /// What it remembers of a parameter.
+    /// Its state for one parameter.
     type State: ParamState<B>;
 
-    /// The weight after the step, and what is remembered. All tensors are `[elements]`, row-major.
+    /// The weight and the state after the step. All tensors are `[elements]`, row-major.
     fn update(
         &self,
         at: &ParamUpdate<'_>,
@@ -67,7 +67,7 @@ pub(crate) trait UpdateRule<B: Backend>: Debug + Send {
     ) -> (Tensor<B, 1>, Option<Self::State>);
 }
 
-/// A formula and what it remembers, whatever of what kind.
+/// An update rule of any kind with its state.
 pub(crate) trait DynOptimizer<B: Backend>: Debug + Send {
     /// The weight after the step. All are `[elements]`, row-major.
     fn update(
@@ -77,17 +77,17 @@ pub(crate) trait DynOptimizer<B: Backend>: Debug + Send {
         gradient: Tensor<B, 1>,
     ) -> Tensor<B, 1>;
 
-    /// The parameters that it remembers something of, each with its shape, or `[elements]`.
+    /// The parameters with a state, each with its shape, or `[elements]`.
     fn shapes(&self) -> Vec<(&str, Vec<usize>)>;
 
-    /// Bytes that its memory takes.
+    /// The size of its state in bytes.
     fn bytes(&self) -> usize;
 
     /// Adds its tensors to a state.
     fn put(&self, state: &mut OptimizerState);
 }
 
-/// A formula, and what it remembers by the path of the parameter.
+/// An update rule, with its state by the path of the parameter.
 #[derive(Debug)]
 pub(crate) struct PerParam<F, S> {
     formula: F,
@@ -95,12 +95,12 @@ pub(crate) struct PerParam<F, S> {
 }
 
 impl<F, S> PerParam<F, S> {
-    /// One that remembers nothing.
+    /// Without any state.
     pub(crate) fn new(formula: F) -> Self {
         Self { formula, params: BTreeMap::new() }
     }
 
-    /// One that remembers what a state holds.
+    /// From a saved state.
     pub(crate) fn take<B: Backend>(
         formula: F,
         state: &mut StateReader<'_>,

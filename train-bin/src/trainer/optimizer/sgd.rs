@@ -35,7 +35,7 @@ impl SgdConfig {
         Self { momentum, nesterov, weight_decay: weight_decay(s, self.weight_decay) }
     }
 
-    /// Bytes of state for a parameter of so many elements.
+    /// Bytes of state for a parameter with `elements` elements.
     pub(crate) fn state_bytes(&self, elements: u64) -> u64 {
         if self.momentum == 0.0 { 0 } else { 4 * elements }
     }

@@ -1,7 +1,7 @@
-//! An optimizer's state as plain bytes: what a checkpoint keeps of it, and how it is read again.
+//! An optimizer's state as plain bytes, for checkpoints.
 //!
-//! A tensor's name is its role, a dot, and the path of the parameter it belongs to: `exp_avg.model.norm.weight`. Roles are
-//! called as PyTorch and bitsandbytes call them.
+//! A tensor's name is its role, a dot, and the path of its parameter: `exp_avg.model.norm.weight`. Roles have the names of
+//! PyTorch and bitsandbytes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,19 +9,19 @@ use std::fmt;
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Tensor, TensorData};
 
-/// What the numbers of a state tensor are.
+/// The type of a state tensor's elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StateDtype {
     /// 32-bit float.
     F32,
-    /// 64-bit float: means that are counted on the host, and all of a backend that computes in 64 bits.
+    /// 64-bit float: means computed on the host, and tensors of a backend that computes in 64 bits.
     F64,
-    /// Bytes: codes.
+    /// Bytes: quantized values.
     U8,
 }
 
 impl StateDtype {
-    /// Bytes of one number.
+    /// Bytes of one element.
     pub const fn size(self) -> usize {
         match self {
             Self::U8 => 1,
@@ -41,21 +41,21 @@ impl fmt::Display for StateDtype {
     }
 }
 
-/// A tensor of an optimizer's state, as it lies in a checkpoint.
+/// A tensor of an optimizer's state, as stored in a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateTensor {
-    /// What its numbers are.
+    /// The type of its elements.
     pub dtype: StateDtype,
     /// Its shape. Most are flat: `[elements]`.
     pub shape: Vec<usize>,
-    /// Its numbers, row-major, little-endian.
+    /// Its elements, row-major, little-endian.
     pub bytes: Vec<u8>,
 }
 
-/// All that an optimizer knows beside its constants.
+/// The state of an optimizer, without its constants.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OptimizerState {
-    /// The optimizer's name, as `train.optimizer` has it.
+    /// The name of the optimizer in `train.optimizer`.
     pub kind: String,
     /// Steps made.
     pub steps: u64,
@@ -63,28 +63,30 @@ pub struct OptimizerState {
     pub tensors: BTreeMap<String, StateTensor>,
 }
 
-/// Why a state is not one of this optimizer.
+/// Why a state does not fit an optimizer or a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StateError {
-    /// It is another optimizer's (or another way of clipping's).
+    /// It belongs to another optimizer (or another way of clipping).
     #[error(
-        "the checkpoint's state is of `{found}`, but the run is configured for `{expected}`: configure it as it was, or begin anew"
+        "the state in the checkpoint is for `{found}`, but the run is configured for `{expected}`. Restore that setting, or start a new run"
     )]
     Kind {
-        /// What is configured.
+        /// The configured one.
         expected: &'static str,
         /// The state's.
         found: String,
     },
-    /// A tensor that belongs to others isn't there.
-    #[error("the state lacks `{tensor}`: the checkpoint is incomplete, take another one")]
+    /// A tensor is missing.
+    #[error(
+        "`{tensor}` is missing in the optimizer's state. The checkpoint is incomplete; use another one"
+    )]
     Missing {
         /// Its name.
         tensor: String,
     },
-    /// A tensor that this optimizer doesn't have.
+    /// The optimizer has no such tensor.
     #[error(
-        "the optimizer's state holds `{tensor}`, which `{kind}` doesn't know: the checkpoint is another version's, take another one"
+        "the optimizer's state contains `{tensor}`, which `{kind}` does not have. The checkpoint is from another version; use another one"
     )]
     Unknown {
         /// Its name.
@@ -92,49 +94,49 @@ pub enum StateError {
         /// The optimizer.
         kind: &'static str,
     },
-    /// A tensor of other numbers.
+    /// A tensor has the wrong type.
     #[error("`{tensor}` of the optimizer's state: expected {expected}, found {found}")]
     Dtype {
         /// Its name.
         tensor: String,
-        /// What it should hold.
+        /// The expected type.
         expected: &'static str,
-        /// What it holds.
+        /// Its type.
         found: StateDtype,
     },
-    /// A tensor of another shape.
+    /// A tensor has the wrong shape.
     #[error("`{tensor}` of the optimizer's state: expected {expected}, found the shape {found:?}")]
     Shape {
         /// Its name.
         tensor: String,
-        /// The shape it should have, or how many axes.
+        /// The expected shape or number of axes.
         expected: String,
-        /// The shape it has.
+        /// Its shape.
         found: Vec<usize>,
     },
-    /// A tensor with too few or too many bytes.
+    /// A tensor has the wrong number of bytes.
     #[error(
-        "`{tensor}` of the optimizer's state: its shape takes {expected} bytes, found {found}: the checkpoint is damaged"
+        "`{tensor}` of the optimizer's state: expected {expected} bytes for its shape, found {found}. The checkpoint is damaged; use another one"
     )]
     Bytes {
         /// Its name.
         tensor: String,
-        /// Bytes of its shape.
+        /// Bytes of a tensor of its shape.
         expected: usize,
-        /// Bytes that are there.
+        /// Its bytes.
         found: usize,
     },
-    /// State of a parameter that the model doesn't train.
+    /// The state has a parameter that is not trained.
     #[error(
-        "the optimizer's state is for a parameter `{parameter}`, which this model doesn't train: it belongs to another model or other adapters"
+        "the optimizer's state has the parameter `{parameter}`, which is not trained here. The checkpoint belongs to another model or to other adapters"
     )]
     NoParameter {
         /// Its path.
         parameter: String,
     },
-    /// State of a parameter of another shape.
+    /// The state of a parameter has the wrong shape.
     #[error(
-        "the optimizer's state for `{parameter}` is of shape {found:?}, but the parameter has {expected:?}: it belongs to another model or other adapters"
+        "the optimizer's state for `{parameter}`: expected shape {expected:?}, found {found:?}. The checkpoint belongs to another model or to other adapters"
     )]
     Parameter {
         /// Its path.
@@ -152,12 +154,12 @@ fn key(role: &str, path: &str) -> String {
 }
 
 impl OptimizerState {
-    /// One without tensors.
+    /// Without tensors.
     pub(crate) fn new(kind: &str, steps: u64) -> Self {
         Self { kind: kind.to_owned(), steps, tensors: BTreeMap::new() }
     }
 
-    /// Adds floats, in the shape they have.
+    /// Adds a float tensor of any shape.
     pub(crate) fn put<B: Backend, const D: usize>(
         &mut self,
         role: &str,
@@ -174,14 +176,14 @@ impl OptimizerState {
         self.tensors.insert(key(role, path), StateTensor { dtype, shape, bytes });
     }
 
-    /// Adds floats of the host: `[len]`.
+    /// Adds floats from the host: `[len]`.
     pub(crate) fn put_f32(&mut self, role: &str, path: &str, values: &[f32]) {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let tensor = StateTensor { dtype: StateDtype::F32, shape: vec![values.len()], bytes };
         self.tensors.insert(key(role, path), tensor);
     }
 
-    /// Adds floats of the host in 64 bits: `[len]`.
+    /// Adds 64-bit floats from the host: `[len]`.
     pub(crate) fn put_f64(&mut self, role: &str, path: &str, values: &[f64]) {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         let tensor = StateTensor { dtype: StateDtype::F64, shape: vec![values.len()], bytes };
@@ -203,14 +205,14 @@ fn f32_bytes(data: TensorData) -> Vec<u8> {
     }
 }
 
-/// Takes a state apart, tensor by tensor, and sees that nothing is left.
+/// Reads a state tensor by tensor, and checks at the end that none is left.
 pub(crate) struct StateReader<'a> {
     kind: &'static str,
     left: BTreeMap<&'a str, &'a StateTensor>,
 }
 
 impl<'a> StateReader<'a> {
-    /// Of a state that should be of `kind`.
+    /// Reads a state, which must be of `kind`.
     pub(crate) fn new(kind: &'static str, state: &'a OptimizerState) -> Result<Self, StateError> {
         if state.kind != kind {
             return Err(StateError::Kind { expected: kind, found: state.kind.clone() });
@@ -228,12 +230,12 @@ impl<'a> StateReader<'a> {
         self.left.keys().filter_map(path).collect()
     }
 
-    /// The shape of a tensor that is still there.
+    /// The shape of a tensor that was not taken yet.
     pub(crate) fn peek(&self, role: &str, path: &str) -> Option<&'a StateTensor> {
         self.left.get(key(role, path).as_str()).copied()
     }
 
-    /// Floats, which must be of this shape if one is given, on a device. `D`: the shape's number of axes.
+    /// A float tensor on a device; `D`: its number of axes. Its shape must be `shape`, if that is given.
     pub(crate) fn floats<B: Backend, const D: usize>(
         &mut self,
         role: &str,
@@ -253,7 +255,7 @@ impl<'a> StateReader<'a> {
         Ok(Tensor::from_data(data.convert_dtype(dtype), (device, dtype)))
     }
 
-    /// Floats of the host: `[len]`.
+    /// Floats on the host: `[len]`.
     pub(crate) fn f32s(
         &mut self,
         role: &str,
@@ -268,7 +270,7 @@ impl<'a> StateReader<'a> {
         }
     }
 
-    /// Floats of the host in 64 bits: `[len]`.
+    /// 64-bit floats on the host: `[len]`.
     pub(crate) fn f64s(
         &mut self,
         role: &str,
@@ -298,7 +300,7 @@ impl<'a> StateReader<'a> {
         }
     }
 
-    /// Sees that all was taken.
+    /// Checks that every tensor was taken.
     pub(crate) fn finish(self) -> Result<(), StateError> {
         match self.left.into_keys().next() {
             None => Ok(()),
@@ -312,7 +314,7 @@ impl<'a> StateReader<'a> {
         Ok(tensor)
     }
 
-    /// The tensor, with as many bytes as its shape takes.
+    /// Takes a tensor and checks its number of bytes.
     fn take(&mut self, name: &str) -> Result<&'a StateTensor, StateError> {
         let missing = || StateError::Missing { tensor: name.to_owned() };
         let tensor = self.left.remove(name).ok_or_else(missing)?;
@@ -327,7 +329,7 @@ impl<'a> StateReader<'a> {
     }
 }
 
-/// Whether a tensor has this shape, or, where none is known, so many axes.
+/// Checks a tensor's shape, or its number of axes if no shape is given.
 fn has_shape<const D: usize>(
     name: &str,
     tensor: &StateTensor,
@@ -335,7 +337,7 @@ fn has_shape<const D: usize>(
 ) -> Result<(), StateError> {
     let (fits, expected) = match shape {
         Some(shape) => (tensor.shape == shape, format!("the shape {shape:?}")),
-        None => (tensor.shape.len() == D, format!("as many axes as {D}")),
+        None => (tensor.shape.len() == D, format!("{D} axes")),
     };
     if fits {
         return Ok(());

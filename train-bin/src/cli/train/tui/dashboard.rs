@@ -1,8 +1,10 @@
-//! What the dashboard shows, and how it is drawn. It knows of no terminal and no clock.
+//! Content and layout of the dashboard, independent of terminal and clock.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
+use crate::memory::footprint::Size;
+use crate::run::metrics::row::StepRow;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -12,22 +14,22 @@ use ratatui::widgets::{
     Axis, Block, BorderType, Chart, Dataset, Gauge, GraphType, Padding, Paragraph,
 };
 
-/// Lines that are kept of what was said.
+/// Log lines that are kept.
 const LINES: usize = 200;
 
-/// Points of a curve that are drawn, at most: a terminal has no more columns.
+/// Maximum points of a curve: a terminal has no more columns.
 const POINTS: usize = 400;
 
-/// Weight of what was in the running mean of the loss.
+/// Weight of earlier losses in the running mean.
 const KEEP: f64 = 0.9;
 
-/// All that is shown of a run.
+/// What is shown of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Dashboard {
     title: String,
     steps: u64,
-    last: Option<Made>,
-    /// Steps made, and time gone, when the first step of this part was seen.
+    last: Option<StepRow>,
+    /// The first step since the start or a resume, and the time elapsed then.
     first: Option<(u64, Duration)>,
     mean: Option<f64>,
     means: Vec<(f64, f64)>,
@@ -38,53 +40,41 @@ pub(crate) struct Dashboard {
     is_stopping: bool,
 }
 
-/// A step that was made.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Made {
-    pub(crate) step: u64,
-    pub(crate) epoch: f64,
-    pub(crate) loss: f64,
-    pub(crate) grad_norm: f64,
-    pub(crate) rate: f64,
-    pub(crate) tokens_per_s: f64,
-    /// In words.
-    pub(crate) memory: Option<String>,
-}
-
 impl Dashboard {
     pub(crate) fn new(title: String) -> Self {
         Self { title, ..Self::default() }
     }
 
-    /// The run will make so many steps in all.
-    pub(crate) fn will_make(&mut self, steps: u64) {
+    /// Sets the total number of steps.
+    pub(crate) fn set_steps(&mut self, steps: u64) {
         self.steps = steps;
     }
 
-    /// A step was made, so long after the beginning.
-    pub(crate) fn step(&mut self, made: Made, gone: Duration) {
-        let x = made.step as f64;
-        self.first.get_or_insert((made.step, gone));
-        if made.loss.is_finite() {
-            let mean = self.mean.map_or(made.loss, |mean| KEEP * mean + (1.0 - KEEP) * made.loss);
+    /// Adds a step, with the time elapsed since the start.
+    pub(crate) fn add_step(&mut self, row: StepRow, elapsed: Duration) {
+        let StepRow { metrics, tokens_per_s, .. } = &row;
+        let (x, loss) = (metrics.step as f64, metrics.loss);
+        self.first.get_or_insert((metrics.step, elapsed));
+        if loss.is_finite() {
+            let mean = self.mean.map_or(loss, |mean| KEEP * mean + (1.0 - KEEP) * loss);
             self.mean = Some(mean);
             self.means.push((x, mean));
         }
-        self.rates.push((x, made.rate));
-        self.speeds.push((x, made.tokens_per_s));
-        self.last = Some(made);
+        self.rates.push((x, metrics.learning_rate));
+        self.speeds.push((x, *tokens_per_s));
+        self.last = Some(row);
     }
 
-    /// An evaluation was made.
-    pub(crate) fn evaluated(&mut self, step: u64, loss: f64) {
+    /// Adds an evaluation.
+    pub(crate) fn add_evaluation(&mut self, step: u64, loss: f64) {
         if loss.is_finite() {
             self.evals.push((step as f64, loss));
         }
     }
 
-    /// Something was said.
-    pub(crate) fn say(&mut self, text: &str) {
-        // A control character would move the terminal's cursor.
+    /// Adds lines to the log.
+    pub(crate) fn log(&mut self, text: &str) {
+        // Control characters would move the terminal's cursor.
         let clean =
             |line: &str| line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
         self.lines.extend(text.lines().map(clean));
@@ -92,21 +82,21 @@ impl Dashboard {
         self.lines.drain(..surplus);
     }
 
-    /// The run was asked to stop.
-    pub(crate) fn stopping(&mut self) {
+    /// Shows that the run is stopping.
+    pub(crate) fn set_stopping(&mut self) {
         self.is_stopping = true;
     }
 
-    /// Time that is left, if it can be told.
-    fn left(&self, gone: Duration) -> Option<Duration> {
-        let ((first, since), last) = (self.first?, self.last.as_ref()?);
-        let made = last.step.checked_sub(first).filter(|made| *made > 0)?;
-        let left = self.steps.saturating_sub(last.step);
-        Some((gone.saturating_sub(since)).mul_f64(left as f64 / made as f64))
+    /// Estimated time left, if two steps are known.
+    fn left(&self, elapsed: Duration) -> Option<Duration> {
+        let ((first, since), last) = (self.first?, self.last.as_ref()?.metrics.step);
+        let made = last.checked_sub(first).filter(|made| *made > 0)?;
+        let left = self.steps.saturating_sub(last);
+        Some((elapsed.saturating_sub(since)).mul_f64(left as f64 / made as f64))
     }
 
-    /// Draws all of it, so long after the beginning.
-    pub(crate) fn draw(&self, frame: &mut Frame<'_>, gone: Duration) {
+    /// Draws everything. `elapsed`: time since the start.
+    pub(crate) fn draw(&self, frame: &mut Frame<'_>, elapsed: Duration) {
         let log_height = if frame.area().height >= 30 { 10 } else { 6 };
         let [top, main, progress, log, foot] = Layout::vertical([
             Constraint::Length(1),
@@ -132,11 +122,11 @@ impl Dashboard {
         self.draw_figures(frame, figures);
         draw_curve(frame, rates, "learning rate", &self.rates, Color::Magenta, short);
         draw_curve(frame, speeds, "tokens/s", &self.speeds, Color::Green, |x| format!("{x:.0}"));
-        self.draw_progress(frame, progress, gone);
+        self.draw_progress(frame, progress, elapsed);
         self.draw_log(frame, log);
         let keys = if self.is_stopping {
             Span::styled(
-                " stopping after this step, then saving · q or Ctrl-C once more: stop at once",
+                " stopping after this step, then saving · q or Ctrl-C again: quit immediately",
                 bold.fg(Color::Yellow),
             )
         } else {
@@ -164,11 +154,16 @@ impl Dashboard {
         let last = self.last.as_ref();
         let number = |value: Option<String>| value.unwrap_or_else(|| "–".to_owned());
         let rows = [
-            ("loss", number(last.map(|made| format!("{:.4}", made.loss)))),
+            ("loss", number(last.map(|row| format!("{:.4}", row.metrics.loss)))),
             ("evaluation", number(self.evals.last().map(|(_, loss)| format!("{loss:.4}")))),
-            ("grad norm", number(last.map(|made| format!("{:.3}", made.grad_norm)))),
-            ("epoch", number(last.map(|made| format!("{:.2}", made.epoch)))),
-            ("memory", number(last.and_then(|made| made.memory.clone()))),
+            ("grad norm", number(last.map(|row| format!("{:.3}", row.metrics.grad_norm)))),
+            ("epoch", number(last.map(|row| format!("{:.2}", row.metrics.epoch)))),
+            (
+                "memory",
+                number(
+                    last.and_then(|row| row.peak_memory_mib).map(|mib| Size(mib << 20).to_string()),
+                ),
+            ),
         ];
         let line = |(name, value): (&str, String)| {
             Line::from(vec![
@@ -183,14 +178,14 @@ impl Dashboard {
         );
     }
 
-    fn draw_progress(&self, frame: &mut Frame<'_>, area: Rect, gone: Duration) {
-        let step = self.last.as_ref().map_or(0, |made| made.step);
+    fn draw_progress(&self, frame: &mut Frame<'_>, area: Rect, elapsed: Duration) {
+        let step = self.last.as_ref().map_or(0, |row| row.metrics.step);
         let share = if self.steps == 0 { 0.0 } else { step as f64 / self.steps as f64 };
-        let left = match self.left(gone) {
+        let left = match self.left(elapsed) {
             Some(left) => format!("{} left", clock(left)),
             None => "…".to_owned(),
         };
-        let label = format!("{step} / {} steps · {} gone · {left}", self.steps, clock(gone));
+        let label = format!("{step} / {} steps · {} elapsed · {left}", self.steps, clock(elapsed));
         let gauge = Gauge::default()
             .ratio(share.clamp(0.0, 1.0))
             .label(label)
@@ -234,11 +229,11 @@ fn draw_curve(
     title: &str,
     points: &[(f64, f64)],
     colour: Color,
-    say: fn(f64) -> String,
+    label: fn(f64) -> String,
 ) {
     let points = sampled(points);
     let curves = vec![curve("", &points, colour, GraphType::Line)];
-    frame.render_widget(chart(title, curves, points.iter(), None, say), area);
+    frame.render_widget(chart(title, curves, points.iter(), None, label), area);
 }
 
 fn chart<'a>(
@@ -246,7 +241,7 @@ fn chart<'a>(
     curves: Vec<Dataset<'a>>,
     values: impl Iterator<Item = &'a (f64, f64)>,
     end: Option<f64>,
-    say: fn(f64) -> String,
+    label: fn(f64) -> String,
 ) -> Chart<'a> {
     let mut x = [f64::INFINITY, f64::NEG_INFINITY];
     let mut y = x;
@@ -262,7 +257,7 @@ fn chart<'a>(
     let margin = if is_flat { y[0].abs().max(1.0) / 10.0 } else { 0.05 * (y[1] - y[0]) };
     let y = [y[0] - margin, y[1] + margin];
     let soft = Style::new().fg(Color::DarkGray);
-    let labels = [y[0], (y[0] + y[1]) / 2.0, y[1]].map(say);
+    let labels = [y[0], (y[0] + y[1]) / 2.0, y[1]].map(label);
     let steps = [format!("{:.0}", x[0]), format!("{:.0}", x[1])];
     Chart::new(curves)
         .block(block(title))
@@ -272,7 +267,7 @@ fn chart<'a>(
         )
 }
 
-/// At most [`POINTS`] of the points, evenly; the last one always.
+/// At most [`POINTS`] of the points, evenly spaced, always with the last one.
 fn sampled(points: &[(f64, f64)]) -> Vec<(f64, f64)> {
     let every = points.len().div_ceil(POINTS).max(1);
     let skip = points.len().saturating_sub(1) % every;
@@ -296,27 +291,28 @@ fn clock(time: Duration) -> String {
 
 #[cfg(test)]
 mod tests {
+    use crate::trainer::metrics::StepMetrics;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;
 
-    fn made(step: u64) -> Made {
+    fn row(step: u64) -> StepRow {
         let x = step as f64 / 100.0;
-        Made {
+        let metrics = StepMetrics {
             step,
             epoch: x,
             loss: 1.0 + 2.0 * (-3.0 * x).exp(),
             grad_norm: 0.5,
-            rate: 2e-4 * (1.0 - x),
-            tokens_per_s: 430.0,
-            memory: Some("2.4 GiB".to_owned()),
-        }
+            learning_rate: 2e-4 * (1.0 - x),
+            ..StepMetrics::default()
+        };
+        StepRow { metrics, tokens_per_s: 430.0, peak_memory_mib: Some(2560) }
     }
 
-    fn drawn(board: &Dashboard, [width, height]: [u16; 2], gone: u64) -> Vec<String> {
+    fn drawn(board: &Dashboard, [width, height]: [u16; 2], elapsed: u64) -> Vec<String> {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-        terminal.draw(|frame| board.draw(frame, Duration::from_secs(gone))).unwrap();
+        terminal.draw(|frame| board.draw(frame, Duration::from_secs(elapsed))).unwrap();
         let buffer = terminal.backend().buffer();
         let row = |y| (0..width).map(|x| buffer[(x, y)].symbol()).collect();
         (0..height).map(row).collect()
@@ -324,28 +320,28 @@ mod tests {
 
     fn half_way() -> Dashboard {
         let mut board = Dashboard::new("runs/first".to_owned());
-        board.will_make(100);
-        board.say("data      100 examples");
-        board.evaluated(0, 3.0);
+        board.set_steps(100);
+        board.log("data      100 examples");
+        board.add_evaluation(0, 3.0);
         for step in 1..=50 {
-            board.step(made(step), Duration::from_secs(10 + step));
+            board.add_step(row(step), Duration::from_secs(10 + step));
         }
-        board.evaluated(50, 1.625);
+        board.add_evaluation(50, 1.625);
         board
     }
 
     #[test]
-    fn the_board_says_what_the_run_does() {
+    fn the_dashboard_shows_the_run() {
         let rows = drawn(&half_way(), [110, 32], 60);
         let all = rows.join("\n");
         for text in [
             "runs/first",
-            "50 / 100 steps · 01:00 gone · 00:50 left",
+            "50 / 100 steps · 01:00 elapsed · 00:50 left",
             "loss        1.4463",
             "evaluation  1.6250",
             "grad norm   0.500",
             "epoch       0.50",
-            "memory      2.4 GiB",
+            "memory      2.50 GiB",
             "learning rate",
             "tokens/s",
             "data      100 examples",
@@ -361,37 +357,39 @@ mod tests {
     }
 
     #[test]
-    fn a_stop_is_shown_until_it_comes() {
+    fn a_requested_stop_is_shown() {
         let mut board = half_way();
-        board.stopping();
+        board.set_stopping();
         let all = drawn(&board, [100, 24], 60).join("\n");
         assert!(all.contains("stopping after this step, then saving"), "{all}");
     }
 
     #[test]
-    fn nothing_known_and_no_room_are_drawn_too() {
+    fn an_empty_run_and_a_tiny_terminal_are_drawn() {
         let mut odd = half_way();
-        odd.step(Made { loss: f64::NAN, step: 51, ..made(51) }, Duration::ZERO);
-        odd.say("\u{1b}[2Jgone\ttab\u{7}");
+        let mut broken = row(51);
+        broken.metrics.loss = f64::NAN;
+        odd.add_step(broken, Duration::ZERO);
+        odd.log("\u{1b}[2Jgone\ttab\u{7}");
         for size in [[1, 1], [20, 5], [40, 12], [300, 90]] {
             drawn(&Dashboard::default(), size, 0);
             let all = drawn(&odd, size, 3).join("");
-            assert!(!all.contains(['\u{1b}', '\u{7}', '\t']), "no control character goes through");
+            assert!(!all.contains(['\u{1b}', '\u{7}', '\t']), "no control character is drawn");
         }
     }
 
     #[test]
-    fn time_left_is_that_of_this_part() {
+    fn the_time_left_is_estimated_from_the_steps_since_a_resume() {
         let mut board = Dashboard::new(String::new());
-        board.will_make(100);
-        board.step(made(90), Duration::from_secs(5));
+        board.set_steps(100);
+        board.add_step(row(90), Duration::from_secs(5));
         assert_eq!(board.left(Duration::from_secs(5)), None);
-        board.step(made(92), Duration::from_secs(9));
+        board.add_step(row(92), Duration::from_secs(9));
         assert_eq!(board.left(Duration::from_secs(9)), Some(Duration::from_secs(16)));
     }
 
     #[test]
-    fn long_runs_are_drawn_by_some_of_their_points() {
+    fn long_curves_are_thinned() {
         let points: Vec<_> = (0..100_003).map(|x| (f64::from(x), 0.0)).collect();
         let some = sampled(&points);
         assert!(some.len() <= POINTS && some.last() == points.last());
