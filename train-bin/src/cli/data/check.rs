@@ -130,22 +130,23 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
         println!("{object}");
     } else {
         let ansi = color::on_stdout();
-        print(&report, &|example| preview(example, &tokenizer, ansi));
+        print(&report, ansi, &|example| preview(example, &tokenizer, ansi));
         print_verdict(&report, &failed);
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(report: &AuditReport, preview: &dyn Fn(&Example) -> String) {
+fn print(report: &AuditReport, ansi: bool, preview: &dyn Fn(&Example) -> String) {
+    let mark = if ansi { "green text" } else { "⟦…⟧" };
     for example in &report.shown {
-        println!("{}, supervised part marked:", example.source);
+        println!("{}; {mark} is trained on:", example.source);
         for line in preview(example).lines() {
             println!("  | {line}");
         }
         println!();
     }
     println!(
-        "{} rows, {} examples, {} tokens, {} supervised ({})",
+        "{} rows, {} examples, {} tokens, {} trained on ({})",
         report.rows,
         report.examples,
         report.tokens,
