@@ -10,8 +10,8 @@ use tracing_subscriber::prelude::*;
 /// What is logged.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(super) struct Verbosity {
-    /// Log decisions to stderr: backend, files, caches, checkpoints; -vv for details. Also set by RUST_LOG
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    /// Log decisions to stderr; -vv for details (or set RUST_LOG)
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 900)]
     verbose: u8,
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) template: TemplateChoice,
     /// Assistant turns to train on
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "TURNS", value_enum, default_value_t)]
     pub(crate) train_on: TrainOn,
     /// Maximum tokens of an example
     #[arg(long, value_name = "N", default_value = "2048")]
