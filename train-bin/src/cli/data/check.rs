@@ -64,11 +64,11 @@ pub(crate) struct CheckArgs {
 /// An element of `--fail-on`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum FailOnArg {
-    /// Those of the default.
+    /// The default findings.
     Default,
-    /// Nothing.
+    /// No finding.
     None,
-    /// A finding and how much of it is allowed.
+    /// A finding and its limit.
     One(FailOn),
 }
 
@@ -85,7 +85,7 @@ impl FromStr for FailOnArg {
 }
 
 impl CheckArgs {
-    /// The limits, a later one of the same finding in place of an earlier.
+    /// The limits; a later one replaces an earlier one of the same finding.
     pub(crate) fn limits(&self) -> Vec<FailOn> {
         let mut limits: Vec<FailOn> = Vec::new();
         for argument in &self.fail_on {

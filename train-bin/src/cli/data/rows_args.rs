@@ -22,7 +22,7 @@ pub(crate) struct RowsArgs {
     pub(crate) reading: ReadingArgs,
 }
 
-/// How rows are read.
+/// Format of the rows.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct ReadingArgs {
     /// Format of the rows: auto, messages, sharegpt, alpaca, dolly, prompt, question, query or text
@@ -88,7 +88,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl RowsArgs {
-    /// The files, and how they are read.
+    /// The files and how to read them.
     pub(crate) fn read(&self) -> Result<(Vec<PathBuf>, ReadOptions)> {
         Ok((data_files(&self.files)?, self.reading.options()?))
     }
