@@ -36,7 +36,7 @@ fn loss(place: &Place, options: &str) -> f64 {
 }
 
 #[test]
-fn an_adapter_brings_its_tokens_along() {
+fn an_adapter_has_its_added_tokens() {
     for model in ["llama", "llama-tied-bias"] {
         let place = place(model);
         let old = json(&place.read("model/config.json"))["vocab_size"].as_u64().unwrap();
@@ -72,7 +72,7 @@ fn an_adapter_brings_its_tokens_along() {
             "generate --model model --adapter run --backend flex --max-new-tokens 8 --prompt hot",
         );
 
-        // Training goes on with it, also beside a quantized base.
+        // Training continues from it, also on a quantized base.
         place.replace("run.toml", "add_tokens = [\"<tool>\", \"</tool>\"]\n", "quant = \"nf4\"\n");
         place.succeed("train run.toml --quiet --out more --set lora.init_from=run");
         let further = loss(&place, "--model model --adapter more --quant nf4");
@@ -81,7 +81,7 @@ fn an_adapter_brings_its_tokens_along() {
 }
 
 #[test]
-fn a_whole_model_grows_with_its_tokens() {
+fn a_fully_trained_model_grows_with_its_tokens() {
     for model in ["llama", "llama-tied-bias"] {
         let place = place(model);
         let old = json(&place.read("model/config.json"))["vocab_size"].as_u64().unwrap();

@@ -24,7 +24,7 @@ fn refused(code: i32, command_line: &str, said: &[&str], break_it: impl FnOnce(&
 }
 
 #[test]
-fn weights_cut_short() {
+fn truncated_weights() {
     refused(1, EVAL, &["model.safetensors", "cut off"], |place| {
         let path = place.path("model/model.safetensors");
         let bytes = fs::read(&path).unwrap();
@@ -33,7 +33,7 @@ fn weights_cut_short() {
 }
 
 #[test]
-fn weights_that_are_no_safetensors() {
+fn weights_that_are_not_safetensors() {
     refused(1, EVAL, &["model.safetensors", "Git LFS pointer"], |place| {
         place.write("model/model.safetensors", "version https://git-lfs.github.com/spec/v1\n");
     });
@@ -48,7 +48,7 @@ fn weights_of_a_wrong_dtype() {
 }
 
 #[test]
-fn a_tensor_that_is_missing_and_one_that_is_not_known() {
+fn a_missing_and_an_unknown_tensor() {
     let said = ["missing: model.norm.weight [64]", "unexpected: model.nork.weight"];
     refused(1, EVAL, &said, |place| {
         place.patch("model/model.safetensors", "model.norm.weight", "model.nork.weight");
@@ -81,7 +81,7 @@ fn a_weight_that_is_nan() {
 }
 
 #[test]
-fn a_shard_that_is_missing() {
+fn a_missing_shard() {
     let said = ["model.safetensors.index.json", "model-00002-of-00002.safetensors", "Fetch"];
     refused(1, EVAL, &said, |place| {
         fs::rename(
@@ -117,14 +117,14 @@ fn a_model_folder_that_does_not_exist() {
 }
 
 #[test]
-fn a_config_that_is_no_json() {
+fn a_config_that_is_not_json() {
     refused(1, EVAL, &["config.json", "line 3"], |place| {
         place.write("model/config.json", "{\n\"model_type\": \"llama\",\n oops }");
     });
 }
 
 #[test]
-fn a_family_that_is_not_known() {
+fn an_unknown_family() {
     refused(1, EVAL, &["`model_type` is `mamba`", "llama, qwen2"], |place| {
         place.replace(
             "model/config.json",
@@ -135,7 +135,7 @@ fn a_family_that_is_not_known() {
 }
 
 #[test]
-fn a_rope_type_and_an_activation_that_are_not_known() {
+fn an_unknown_rope_type_and_activation() {
     let said = ["rope_parameters.rope_type", "`spiral`", "`hidden_act` is `relu6`", "silu"];
     refused(1, EVAL, &said, |place| {
         place.replace(
@@ -186,7 +186,7 @@ fn an_unknown_key_on_the_command_line() {
 }
 
 #[test]
-fn a_configuration_that_is_no_toml() {
+fn a_configuration_that_is_not_toml() {
     refused(2, "train run.toml", &["run.toml:2"], |place| {
         place.write("run.toml", "[train]\nsteps = = 2\n");
     });
@@ -260,7 +260,7 @@ fn a_template_without_the_assistant() {
 }
 
 #[test]
-fn a_template_that_is_no_jinja() {
+fn a_template_that_is_not_jinja() {
     refused(1, TRAIN, &["chat_template.jinja"], |place| {
         place.write("model/chat_template.jinja", "{% for m in messages %}{{ m['content'] ");
     });
@@ -284,7 +284,7 @@ fn a_target_that_matches_nothing() {
 }
 
 #[test]
-fn a_run_folder_that_is_taken() {
+fn an_existing_run_folder() {
     refused(1, TRAIN, &["run", "metrics.jsonl", "train.overwrite=true"], |place| {
         fs::create_dir(place.path("run")).unwrap();
         place.write("run/metrics.jsonl", "");
@@ -301,14 +301,14 @@ fn a_backend_that_is_not_built_in() {
 }
 
 #[test]
-fn a_dtype_that_the_backend_has_not() {
+fn a_dtype_that_the_backend_lacks() {
     let train = TRAIN.replace("flex", "ndarray");
     let command_line = format!("{train} --dtype bf16");
     refused(1, &command_line, &["dtype bf16", "no such type", "Use f32"], |_| ());
 }
 
 #[test]
-fn an_adapter_folder_that_is_none() {
+fn a_folder_without_an_adapter() {
     let command_line = format!("{EVAL} --adapter model");
     refused(1, &command_line, &["no adapter_config.json"], |_| ());
 }
@@ -355,7 +355,7 @@ fn an_adapter_of_an_unknown_kind() {
 }
 
 #[test]
-fn a_merge_into_a_folder_that_is_taken() {
+fn a_merge_into_a_folder_that_is_not_empty() {
     let adapter = golden("adapters/lora-all");
     let command_line =
         format!("merge --model model --out taken --backend flex --adapter {}", adapter.display());
@@ -366,7 +366,7 @@ fn a_merge_into_a_folder_that_is_taken() {
 }
 
 #[test]
-fn a_forced_merge_that_fails_leaves_the_folder_as_it_was() {
+fn a_failed_merge_with_force_leaves_the_folder_unchanged() {
     let adapter = golden("adapters/lora-qv-qwen2");
     let place = Place::new();
     fs::create_dir(place.path("taken")).unwrap();

@@ -29,7 +29,7 @@ fn lines(place: &Place, name: &str) -> Vec<Value> {
 }
 
 #[test]
-fn check_prints_one_object_and_its_exit_code_is_a_verdict() {
+fn check_prints_one_object_and_fails_on_findings() {
     let place = Place::new();
     let report = place.json("data check rows.jsonl --model model --json");
     assert_eq!((&report["rows"], &report["passed"]), (&json!(1), &json!(true)));
@@ -109,7 +109,7 @@ fn a_tokenizer_is_trained_and_checked_with() {
 }
 
 #[test]
-fn a_run_reads_its_own_fields_from_a_folder_and_skips_what_is_broken() {
+fn a_run_reads_custom_fields_and_skips_invalid_rows() {
     let place = Place::new();
     fs::create_dir(place.path("data")).unwrap();
     place.write("data/a.jsonl", rows(4) + "{broken\n");
@@ -173,7 +173,7 @@ fn mixing_draws_by_weight_and_refuses_to_write_over_its_sources() {
 }
 
 #[test]
-fn token_files_are_listed_and_removed_and_nothing_else_is() {
+fn only_token_files_are_listed_and_removed() {
     let place = Place::new();
     let train = "train --quiet --model model --data rows.jsonl --backend flex --dry-run \
                  --set data.cache_dir=cache";
@@ -200,7 +200,7 @@ fn token_files_are_listed_and_removed_and_nothing_else_is() {
 }
 
 #[test]
-fn what_the_template_refuses_is_skipped_in_training_and_told_again_from_the_cache() {
+fn rows_refused_by_the_template_are_skipped_and_reported_again_from_the_cache() {
     let place = Place::new();
     let question = r#"{"messages":[{"role":"user","content":"Only a question"}]}"#;
     place.write("rows.jsonl", format!("{question}\n{CONVERSATION}\nno row\n"));

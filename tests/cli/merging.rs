@@ -11,7 +11,7 @@ fn number(value: &Value, key: &str) -> f64 {
     value[key].as_f64().unwrap_or_else(|| panic!("no number {key} in {value}"))
 }
 
-/// Trains an adapter on `q_proj` in `run` beside `model`, at this rate.
+/// Trains an adapter on `q_proj` in `run` on `model`, with this learning rate.
 fn train(place: &Place, model: &str, rate: &str, more: &str) {
     place.succeed(&format!(
         "train --quiet --model {model} --data rows.jsonl --out run --backend flex {more} \
@@ -30,7 +30,7 @@ const Q: &str = "model.layers.1.self_attn.q_proj.weight";
 const K: &str = "model.layers.1.self_attn.k_proj.weight";
 
 #[test]
-fn requantizing_says_what_is_left_of_the_adapter() {
+fn requantizing_reports_how_much_of_the_adapter_survives() {
     for (kind, least) in
         [("--type nf4", 0.3), ("--type fp4 --no-double-quant", 0.2), ("--type int8", 0.9)]
     {
@@ -71,7 +71,7 @@ fn requantizing_says_what_is_left_of_the_adapter() {
 }
 
 #[test]
-fn what_is_left_is_what_eval_finds() {
+fn the_reported_loss_is_that_of_eval() {
     let place = Place::new();
     place.succeed("quantize --model model --out q");
     train(&place, "q", "3e-2", "");
@@ -86,7 +86,7 @@ fn what_is_left_is_what_eval_finds() {
 }
 
 #[test]
-fn an_adapter_that_changes_nothing_leaves_the_codes_alone() {
+fn a_zero_adapter_leaves_the_codes_unchanged() {
     let place = Place::new();
     place.succeed("quantize --model model --out q --no-double-quant");
     train(&place, "q", "1e-30", "");
@@ -98,7 +98,7 @@ fn an_adapter_that_changes_nothing_leaves_the_codes_alone() {
 }
 
 #[test]
-fn a_dense_base_has_no_form_to_quantize_to() {
+fn a_dense_base_cannot_be_requantized() {
     let place = Place::new();
     train(&place, "model", "1e-2", "");
     let output = place.run("merge --model model --adapter run --out m --requantize --backend flex");
@@ -109,7 +109,7 @@ fn a_dense_base_has_no_form_to_quantize_to() {
 }
 
 #[test]
-fn an_adapter_that_moves_to_the_dense_base_is_warned_of() {
+fn merging_a_qlora_adapter_into_the_dense_base_prints_a_warning() {
     let place = Place::new();
     let merge = "merge --model model --adapter run --out m --backend flex --force";
     train(&place, "model", "1e-2", "--set model.quant=nf4 --set model.double_quant=false");
@@ -137,7 +137,7 @@ fn an_adapter_that_moves_to_the_dense_base_is_warned_of() {
 }
 
 #[test]
-fn a_result_never_replaces_what_it_is_made_from() {
+fn outputs_never_replace_their_inputs() {
     let place = Place::new();
     train(&place, "model", "1e-2", "");
     let files = |folder: &str| fs::read_dir(place.path(folder)).unwrap().count();
@@ -156,7 +156,7 @@ fn a_result_never_replaces_what_it_is_made_from() {
 }
 
 #[test]
-fn quantize_replaces_a_folder_by_force_only() {
+fn quantize_replaces_a_folder_only_with_force() {
     let place = Place::new();
     place.succeed("quantize --model model --out q");
     let output = place.run("quantize --model model --out q --type int8");
@@ -166,7 +166,7 @@ fn quantize_replaces_a_folder_by_force_only() {
 }
 
 #[test]
-fn a_sample_that_is_missing_or_short() {
+fn a_missing_or_short_sample() {
     let place = Place::new();
     place.succeed("quantize --model model --out q");
     train(&place, "q", "1e-2", "");

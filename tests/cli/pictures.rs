@@ -16,7 +16,7 @@ fn trained(place: &Place, name: &str, more: &str) {
 }
 
 #[test]
-fn a_report_is_one_file_about_what_the_run_wrote() {
+fn a_report_is_one_file() {
     let place = Place::new();
     trained(&place, "runs/one", "");
     trained(&place, "runs/two", "--set train.learning_rate=1e-3");
@@ -41,7 +41,7 @@ fn a_report_is_one_file_about_what_the_run_wrote() {
 }
 
 #[test]
-fn event_files_are_written_where_they_are_asked_for() {
+fn event_files_are_written_on_request() {
     let place = Place::new();
     trained(&place, "without", "");
     assert!(!place.path("without/tensorboard").exists());
@@ -55,7 +55,7 @@ fn event_files_are_written_where_they_are_asked_for() {
 }
 
 #[test]
-fn a_dashboard_without_a_terminal_is_refused_before_anything_is_done() {
+fn a_dashboard_without_a_terminal_is_refused_first() {
     let place = Place::new();
     let failed = place.run("train --tui --model model --data rows.jsonl --out run");
     assert_eq!(failed.status.code(), Some(2));
@@ -64,7 +64,7 @@ fn a_dashboard_without_a_terminal_is_refused_before_anything_is_done() {
 }
 
 #[test]
-fn a_sweep_proposes_a_rate_and_saves_nothing_but_its_picture() {
+fn lr_find_proposes_a_rate_and_writes_only_its_chart() {
     let place = Place::new();
     let data = golden("train/lora-sft/data.jsonl");
     let line = format!(

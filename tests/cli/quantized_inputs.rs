@@ -47,7 +47,7 @@ impl Pieces {
         self.0.get_mut(key).unwrap_or_else(|| panic!("no {key}"))
     }
 
-    /// Changes the JSON beside a weight.
+    /// Changes the JSON of a quantized weight.
     fn state(&mut self, change: impl FnOnce(&mut Value)) {
         let (_, shape, bytes) = self.piece(&format!("{Q}.quant_state.bitsandbytes__nf4"));
         let mut state: Value = serde_json::from_slice(bytes).unwrap();
@@ -88,7 +88,7 @@ fn config_refused(quantize: &str, from: &str, to: &str, said: &[&str]) {
 }
 
 #[test]
-fn a_whole_one_is_not_refused() {
+fn an_intact_model_is_not_refused() {
     let place = Place::new();
     for (quantize, like) in [
         ("--type nf4", "nf4"),
@@ -107,7 +107,7 @@ fn a_whole_one_is_not_refused() {
 }
 
 #[test]
-fn layers_that_are_skipped_stay_dense() {
+fn skipped_layers_stay_dense() {
     let place = Place::new();
     place.succeed("quantize --model model --out q --skip down_proj --skip layers.0");
     let pieces = Pieces::read(&place.path("q/model.safetensors"));
@@ -121,7 +121,7 @@ fn layers_that_are_skipped_stay_dense() {
 }
 
 #[test]
-fn layers_that_are_skipped_while_loading() {
+fn skipped_layers_while_loading() {
     let place = Place::new();
     place.succeed("quantize --model model --out q --skip down_proj");
     let loss = |options: &str| {
@@ -155,7 +155,7 @@ fn layers_that_are_skipped_while_loading() {
 }
 
 #[test]
-fn a_block_size_that_does_not_exist() {
+fn an_unknown_block_size() {
     refused("", &[Q, "blocksize is 60", "64"], |p| p.state(|state| state["blocksize"] = 60.into()));
 }
 
@@ -167,7 +167,7 @@ fn a_block_size_that_does_not_fit_the_scales() {
 }
 
 #[test]
-fn scales_that_are_missing() {
+fn missing_scales() {
     refused("", &["missing:", Q, ".absmax"], |p| drop(p.0.remove(&format!("{Q}.absmax"))));
 }
 
@@ -179,7 +179,7 @@ fn a_shape_of_another_model() {
 }
 
 #[test]
-fn codes_that_are_too_few() {
+fn too_few_codes() {
     refused("", &[Q, "expected 2048 elements, found 2047"], |p| {
         let (_, shape, bytes) = p.piece(Q);
         bytes.pop();
@@ -195,7 +195,7 @@ fn a_quant_type_that_contradicts_its_key() {
 }
 
 #[test]
-fn a_quant_type_that_does_not_exist() {
+fn an_unknown_quant_type() {
     config_refused("", "\"nf4\"", "\"nf3\"", &["bnb_4bit_quant_type", "nf3", "fp4"]);
     refused("", &["missing:", "bitsandbytes__nf4"], |p| {
         let piece = p.0.remove(&format!("{Q}.quant_state.bitsandbytes__nf4")).unwrap();
@@ -204,7 +204,7 @@ fn a_quant_type_that_does_not_exist() {
 }
 
 #[test]
-fn a_state_that_is_no_json() {
+fn a_state_that_is_not_json() {
     refused("", &[Q, "expected JSON with quant_type, blocksize and shape"], |p| {
         p.piece(&format!("{Q}.quant_state.bitsandbytes__nf4")).2[0] = b'[';
     });
@@ -237,7 +237,7 @@ fn nested_scales_without_their_own_scales() {
 }
 
 #[test]
-fn a_scale_that_is_no_number() {
+fn a_scale_that_is_nan() {
     refused("--no-double-quant", &[Q, "NaN at element 3"], |p| {
         p.piece(&format!("{Q}.absmax")).2[12..16].copy_from_slice(&f32::NAN.to_le_bytes());
     });
@@ -277,7 +277,7 @@ fn a_config_that_contradicts_the_files() {
 }
 
 #[test]
-fn another_form_than_the_stored_one() {
+fn another_format_than_the_stored_one() {
     let place = Place::new();
     place.succeed("quantize --model model --out q");
     wants_refusal(&place, &format!("eval --model q --quant fp4 {DATA}"), &["nf4", "fp4", "dense"]);
@@ -285,7 +285,7 @@ fn another_form_than_the_stored_one() {
 }
 
 #[test]
-fn training_a_quantized_model_whole() {
+fn full_fine_tuning_of_a_quantized_model() {
     let place = Place::new();
     place.succeed("quantize --model model --out q");
     place.write(

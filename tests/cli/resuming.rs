@@ -1,4 +1,4 @@
-//! Law 5: a run that is killed anywhere and taken up again equals one that was never interrupted, bit for bit.
+//! Law 5: a run that is killed anywhere and resumed equals an uninterrupted one, bit for bit.
 //!
 //! `EMBERLM_KILLS` sets how many kills each backend gets; the default is few, for every day.
 
@@ -68,7 +68,7 @@ fn killed_and_resumed(place: &Place, command_line: &str, kills: usize, whole: Du
         if done >= kills {
             break;
         }
-        // It came to its end before it could be killed: once more from the beginning, so that every kill hits a run.
+        // It finished before it could be killed: start again, so that every kill hits a run.
         fs::remove_dir_all(place.path("killed")).unwrap();
     }
 }
@@ -84,7 +84,7 @@ fn law_5(backend: &str, more: &str) {
     let kills = kills();
     killed_and_resumed(&place, "train killed.toml --quiet --resume", kills, whole, 7);
     let all = started.elapsed();
-    // For whoever asks how much a kill costs: cargo test -- --nocapture.
+    // The cost of a kill, shown by: cargo test -- --nocapture.
     println!("{backend}: {whole:.2?} at once; {kills} kills, {all:.2?} in all");
     assert!(adapter(&place, "whole") == adapter(&place, "killed"), "the same bits");
     for file in ["metrics.jsonl", "samples.jsonl"] {
@@ -97,22 +97,22 @@ fn law_5(backend: &str, more: &str) {
 }
 
 #[test]
-fn a_run_that_is_killed_equals_one_that_is_not_on_flex() {
+fn a_killed_run_equals_an_uninterrupted_one_on_flex() {
     law_5("flex", "steps = 40\nsave_every = 3\neval_every = 5");
 }
 
 #[test]
-fn a_run_that_is_killed_equals_one_that_is_not_on_ndarray() {
+fn a_killed_run_equals_an_uninterrupted_one_on_ndarray() {
     law_5("ndarray", "steps = 16\nsave_every = 2\neval_every = 4\nweight_decay = 0.1");
 }
 
 #[test]
-fn a_run_that_saves_all_the_time_is_killed_while_it_saves() {
+fn a_run_that_saves_every_step_survives_kills() {
     law_5("flex", "steps = 12\nsave_every = 1\neval_every = 1\nkeep_last = 1");
 }
 
 #[test]
-fn added_tokens_noise_and_packing_go_on_as_they_were() {
+fn added_tokens_noise_and_packing_resume_exactly() {
     let place = Place::new();
     let toml = |out: &str| {
         run_toml("flex", out, "steps = 7\nsave_every = 4\nneftune_alpha = 5.0")
@@ -132,7 +132,7 @@ fn added_tokens_noise_and_packing_go_on_as_they_were() {
 }
 
 #[test]
-fn all_weights_and_8_bit_moments_go_on_as_they_were() {
+fn full_fine_tuning_and_8_bit_moments_resume_exactly() {
     let place = Place::new();
     let toml = |out: &str, steps: u64, schedule_steps: &str| {
         run_toml("flex", out, &format!("steps = {steps}\n{schedule_steps}"))
@@ -150,7 +150,7 @@ fn all_weights_and_8_bit_moments_go_on_as_they_were() {
     assert!(model("whole") == model("half"), "the same bits");
 }
 
-/// A run of ten steps that was stopped after its sixth, in `run/`, and what it would have come to, in `whole/`.
+/// A run of ten steps that was stopped after its sixth, in `run/`, and the uninterrupted one, in `whole/`.
 struct Stopped {
     place: Place,
 }
@@ -188,7 +188,7 @@ impl Stopped {
         copy(&from, &to);
     }
 
-    fn goes_on(&self, command_line: &str) -> String {
+    fn resumes(&self, command_line: &str) -> String {
         let output = self.place.run(command_line);
         assert!(output.status.success(), "{command_line}: {}", stderr(&output));
         stderr(&output)
@@ -232,9 +232,9 @@ fn list(folder: &std::path::Path) -> Vec<String> {
 }
 
 #[test]
-fn what_leaves_the_steps_as_they_are_may_change() {
+fn settings_that_do_not_change_the_steps_may_change() {
     let run = Stopped::new();
-    let said = run.goes_on(
+    let said = run.resumes(
         "train run.toml --resume --set train.log_every=2 --set train.eval_every=4 \
          --set train.threads=1 --set train.keep_last=1 --set train.recompute=block",
     );
@@ -247,15 +247,15 @@ fn what_leaves_the_steps_as_they_are_may_change() {
     // The day is the one that the run began with.
     assert!(run.place.read("run/config.toml").contains("date = \"2020-02-02\""));
 
-    // Moved elsewhere, and without the file that it was begun with.
+    // Moved, and without its configuration file.
     fs::rename(run.place.path("was"), run.place.path("moved")).unwrap();
     fs::remove_file(run.place.path("run.toml")).unwrap();
-    run.goes_on("train --resume=moved --quiet");
+    run.resumes("train --resume=moved --quiet");
     run.equals_the_whole("moved");
 }
 
 #[test]
-fn what_changes_the_steps_is_refused_unless_it_is_wanted() {
+fn settings_that_change_the_steps_need_allow_changes() {
     let run = Stopped::new();
     let changed =
         "train run.toml --quiet --resume --set train.learning_rate=5e-3 --set train.seed=3";
@@ -263,14 +263,14 @@ fn what_changes_the_steps_is_refused_unless_it_is_wanted() {
         changed,
         &["train.learning_rate: 0.01 → 0.005", "train.seed: 0 → 3", "--allow-changes"],
     );
-    run.goes_on(&format!("{changed} --allow-changes"));
+    run.resumes(&format!("{changed} --allow-changes"));
     assert!(adapter(&run.place, "run") != adapter(&run.place, "whole"));
     run.put_back();
-    run.goes_on("train run.toml --quiet --resume --allow-changes --set train.optimizer=adamw8bit");
+    run.resumes("train run.toml --quiet --resume --allow-changes --set train.optimizer=adamw8bit");
 }
 
 #[test]
-fn other_weights_data_or_base_are_refused_always() {
+fn other_ranks_data_or_bases_are_always_refused() {
     let run = Stopped::new();
     let resume = "train run.toml --quiet --resume --allow-changes";
     run.refuses(&format!("{resume} --set lora.r=8"), &["lora.r: 4 → 8", "lora.init_from"]);
@@ -288,17 +288,17 @@ fn other_weights_data_or_base_are_refused_always() {
     run.refuses(resume, &["data.jsonl"]);
     run.place.write("data.jsonl", &data);
     run.refuses(&format!("{resume} --set train.steps=5"), &["is at step 6", "last step 5"]);
-    run.goes_on("train run.toml --quiet --resume");
+    run.resumes("train run.toml --quiet --resume");
     run.equals_the_whole("run");
 }
 
 #[test]
-fn a_damaged_checkpoint_is_passed_over_by_name() {
+fn a_damaged_checkpoint_is_reported_and_skipped() {
     let run = Stopped::new();
     let moments = run.place.path("run/checkpoint-6/optimizer.safetensors");
     let whole = fs::read(&moments).unwrap();
     fs::write(&moments, &whole[..whole.len() / 2]).unwrap();
-    let said = run.goes_on("train run.toml --resume");
+    let said = run.resumes("train run.toml --resume");
     for text in
         ["checkpoint-6", "the checksum of optimizer.safetensors does not match", "from step 5"]
     {
@@ -311,11 +311,11 @@ fn a_damaged_checkpoint_is_passed_over_by_name() {
         let sums = run.place.path(&format!("run/checkpoint-{step}/checksums.xxh128"));
         fs::remove_file(sums).unwrap();
     }
-    let said = run.goes_on("train run.toml --resume");
+    let said = run.resumes("train run.toml --resume");
     assert!(said.contains("from the beginning") && said.contains("never completed"), "{said}");
     run.equals_the_whole("run");
     assert!(run.place.path("run/checkpoint-6.damaged").is_dir());
-    // One that came to a result without checkpoints isn't run again unasked.
+    // A finished run without checkpoints isn't repeated.
     run.put_back();
     for step in [3, 5, 6] {
         fs::remove_dir_all(run.place.path(&format!("run/checkpoint-{step}"))).unwrap();
@@ -326,13 +326,13 @@ fn a_damaged_checkpoint_is_passed_over_by_name() {
 }
 
 #[test]
-fn an_older_checkpoint_goes_on_in_another_folder() {
+fn an_older_checkpoint_resumes_in_another_folder() {
     let run = Stopped::new();
     run.refuses(
         "train run.toml --quiet --resume=run/checkpoint-3",
         &["newer checkpoints", "step 5, step 6", "--out"],
     );
-    run.goes_on("train run.toml --quiet --resume=run/checkpoint-3 --out other");
+    run.resumes("train run.toml --quiet --resume=run/checkpoint-3 --out other");
     run.equals_the_whole("other");
     let steps = |run_name: &str| rows(&run.place, &format!("{run_name}/metrics.jsonl"));
     assert_eq!(steps("other"), steps("whole"));
@@ -343,18 +343,18 @@ fn an_older_checkpoint_goes_on_in_another_folder() {
 }
 
 #[test]
-fn a_run_that_is_over_stays_as_it_is() {
+fn a_finished_run_is_left_unchanged() {
     let run = Stopped::new();
     let before = run.place.read("whole/metrics.jsonl");
-    run.goes_on("train whole.toml --quiet --resume");
+    run.resumes("train whole.toml --quiet --resume");
     assert_eq!(run.place.read("whole/metrics.jsonl"), before);
-    run.goes_on("train run.toml --quiet --resume");
+    run.resumes("train run.toml --quiet --resume");
     run.equals_the_whole("run");
 }
 
 #[test]
 #[cfg(unix)]
-fn a_run_that_is_asked_to_stop_saves_and_goes_on_later() {
+fn an_interrupted_run_saves_and_resumes() {
     let place = Place::new();
     let more = "steps = 400\nsave_every = 1000";
     place.write("whole.toml", run_toml("flex", "whole", more));
@@ -379,7 +379,7 @@ fn a_run_that_is_asked_to_stop_saves_and_goes_on_later() {
 
 #[test]
 #[cfg(unix)]
-fn a_full_disk_costs_nothing_that_was_saved() {
+fn a_full_disk_loses_no_checkpoint() {
     let run = Stopped::new();
     // No file may grow beyond 8 blocks of 512 bytes; the signal is ignored, so that the write fails as on a full disk.
     let shell = |command_line: &str| {
@@ -393,7 +393,7 @@ fn a_full_disk_costs_nothing_that_was_saved() {
     assert_eq!(output.status.code(), Some(1), "{said}");
     assert!(said.contains("Earlier checkpoints are intact"), "{said}");
     assert!(said.contains("checkpoint-6 with --resume"), "{said}");
-    run.goes_on("train run.toml --quiet --resume");
+    run.resumes("train run.toml --quiet --resume");
     run.equals_the_whole("run");
     // A folder that can't be written is found out before anything is computed.
     run.put_back();
@@ -401,7 +401,7 @@ fn a_full_disk_costs_nothing_that_was_saved() {
 }
 
 #[test]
-fn a_run_is_made_again_from_its_manifest() {
+fn a_run_is_reproduced_from_its_manifest() {
     let place = Place::new();
     fs::copy(golden("train/lora-sft/data.jsonl"), place.path("data.jsonl")).unwrap();
     place.succeed(
@@ -434,7 +434,7 @@ fn a_run_is_made_again_from_its_manifest() {
 }
 
 #[test]
-fn stages_go_on_with_what_the_one_before_came_to() {
+fn each_stage_starts_from_the_previous_result() {
     let place = Place::new();
     let stages = "[[stage]]\nname = \"adapters\"\n\
          [[stage]]\nname = \"mlp\"\nlora = false\n[stage.train]\ntrainable = [\"mlp\"]\nlearning_rate = 1e-3\n\
@@ -447,7 +447,7 @@ fn stages_go_on_with_what_the_one_before_came_to() {
     let whole = started.elapsed();
     let model =
         |run: &str| fs::read(place.path(&format!("{run}/3-all/model.safetensors"))).unwrap();
-    // Each begins where the one before ended.
+    // Each starts at the loss of the previous one.
     let first = |run: &str| rows(&place, &format!("whole/{run}/metrics.jsonl"));
     let loss = |row: &Value| row["eval_loss"].as_f64().unwrap();
     for (before, after) in [("1-adapters", "2-mlp"), ("2-mlp", "3-all")] {

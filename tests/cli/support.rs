@@ -12,7 +12,7 @@ pub(crate) fn golden(relative: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/goldens").join(relative)
 }
 
-/// A folder for one test, with the golden model `llama` in `model/` and `rows.jsonl` beside it.
+/// A folder for one test, with the golden model `llama` in `model/` and `rows.jsonl` next to it.
 pub(crate) struct Place {
     pub(crate) folder: tempfile::TempDir,
 }

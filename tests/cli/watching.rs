@@ -24,7 +24,7 @@ fn last_row(place: &Place) -> Value {
 }
 
 #[test]
-fn a_loss_far_above_the_others_is_told_with_its_examples() {
+fn a_loss_spike_is_reported_with_its_examples() {
     let place = place();
     let output = place.run(&format!("{TRAIN} --out run"));
     let said = stderr(&output);
@@ -51,7 +51,7 @@ fn a_loss_far_above_the_others_is_told_with_its_examples() {
 }
 
 #[test]
-fn what_is_not_finite_is_passed_over_so_many_times() {
+fn nonfinite_steps_are_skipped_up_to_a_limit() {
     let place = place();
     let wild = "--set train.learning_rate=1e30 --set train.max_grad_norm=false";
     let said = stderr(&place.run(&format!("{TRAIN} {wild} --out run --quiet")));
@@ -67,7 +67,7 @@ fn what_is_not_finite_is_passed_over_so_many_times() {
 }
 
 #[test]
-fn a_run_without_progress_ends_and_its_best_weights_are_the_result() {
+fn early_stopping_returns_the_best_weights() {
     let place = place();
     place.write("other.jsonl", ODD);
     let early = "--out run --eval other.jsonl --set train.eval_every=3 --set train.patience=2 --set train.on_spike=off";

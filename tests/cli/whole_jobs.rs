@@ -108,7 +108,7 @@ fn a_fine_tune_from_data_to_merged_model() {
 }
 
 #[test]
-fn the_optimizer_is_the_one_that_was_asked_for() {
+fn the_chosen_optimizer_is_used() {
     let place = Place::new();
     let data = golden("train/lora-sft/data.jsonl");
     place.write(
@@ -138,7 +138,7 @@ fn the_optimizer_is_the_one_that_was_asked_for() {
 }
 
 #[test]
-fn the_day_that_templates_tell_is_fixed_by_the_run() {
+fn the_date_of_templates_is_fixed_by_the_run() {
     let place = Place::new();
     let template = place.read("model/chat_template.jinja");
     place.write(
@@ -196,7 +196,7 @@ fn chat_answers_turn_by_turn() {
 
 #[cfg(unix)]
 #[test]
-fn ctrl_c_saves_and_ends_cleanly() {
+fn ctrl_c_saves_and_exits_cleanly() {
     use std::process::{Command, Stdio};
     use std::time::{Duration, Instant};
     let place = Place::new();
@@ -229,7 +229,7 @@ fn usage_errors_exit_with_2() {
 }
 
 #[test]
-fn plan_tells_the_memory_and_what_to_change() {
+fn plan_estimates_memory_and_proposes_settings() {
     let place = Place::new();
     let data = golden("train/lora-sft/data.jsonl");
     let run = format!("--model model --data {} --backend flex --set lora.r=4", data.display());
@@ -256,7 +256,7 @@ fn plan_tells_the_memory_and_what_to_change() {
 }
 
 #[test]
-fn a_reader_that_is_gone_ends_no_run() {
+fn a_closed_pipe_does_not_end_a_run() {
     let place = Place::new();
     let mut child = place
         .command(
@@ -266,7 +266,7 @@ fn a_reader_that_is_gone_ends_no_run() {
         .stderr(std::process::Stdio::piped())
         .spawn()
         .unwrap();
-    // Both ends are closed before anything is said.
+    // Both pipes are closed before the first output.
     drop(child.stdout.take());
     drop(child.stderr.take());
     assert!(child.wait().unwrap().success());

@@ -1,6 +1,6 @@
-//! Loads a model and lets it answer.
+//! Loads a model and generates an answer.
 //!
-//! `cargo run --release --example generate [MODEL_FOLDER] [QUESTION]`; without a folder the built-in model answers.
+//! `cargo run --release --example generate [MODEL_FOLDER] [QUESTION]`; without a folder it uses the built-in model.
 
 use std::io::Write;
 use std::path::Path;
@@ -17,7 +17,7 @@ fn main() -> Result<()> {
     let folder = args.next().unwrap_or(BUILTIN.into());
     let question = args.next().unwrap_or("What is a hammer for?".into());
 
-    // Any backend of Burn will do: the model is generic over it.
+    // The model is generic over the backend; it runs on every one that implements `ModelBackend`.
     let device = Default::default();
     let base = Base::open_path(Path::new(&folder))?;
     let model = base.build::<Flex>(WeightForm::default(), &device)?;

@@ -1,4 +1,4 @@
-//! Injects LoRA into a model, trains it on rows made in the program, and saves the adapter.
+//! Injects LoRA into a model, trains it on rows created in code, and saves the adapter.
 //!
 //! `cargo run --release --example lora_from_rows [MODEL_FOLDER]`
 
@@ -43,6 +43,6 @@ fn main() -> Result<()> {
 
     let out = std::env::temp_dir().join("emberlm-colours");
     peft::save(&out, &model.valid().linears_mut(), &lora, Some(&base.name))?;
-    println!("adapter saved in {}", out.display());
+    println!("adapter saved to {}", out.display());
     Ok(())
 }

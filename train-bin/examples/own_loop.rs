@@ -1,4 +1,4 @@
-//! A training loop of one's own over the library's pieces, with one of Burn's optimizers.
+//! A custom training loop over the library's functions, with one of Burn's optimizers.
 //!
 //! `cargo run --release --example own_loop [MODEL_FOLDER]`
 

@@ -1,4 +1,4 @@
-//! The trainer as a library, and all that the command line does.
+//! The trainer as a library, and the command line.
 //!
 //! [`train()`] is the loop; [`loss_and_grads`] one micro-batch of it; [`run()`] a whole run from a configuration.
 #![deny(missing_docs)]

@@ -40,7 +40,7 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) template: TemplateChoice,
     /// Assistant turns to evaluate on
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "TURNS", value_enum, default_value_t)]
     pub(crate) train_on: TrainOn,
     /// Maximum tokens of an example; longer ones are truncated, plain text is split
     #[arg(long, value_name = "N", default_value = "2048")]

@@ -43,7 +43,7 @@ pub(crate) struct GenerateArgs {
     pub(crate) json: bool,
 }
 
-/// How the next token is chosen.
+/// Sampling of the next token.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct SamplingArgs {
     /// Maximum tokens to generate

@@ -1,4 +1,4 @@
-//! The command line: one file a subcommand, with its arguments and the function that runs it. Results go to stdout,
+//! The command line: one file per subcommand, with its arguments and the function that runs it. Results go to stdout,
 //! everything else to stderr.
 
 #[macro_use]

@@ -1,4 +1,4 @@
-//! What can be typed, and what it comes to.
+//! Arguments and the settings that they give.
 
 use std::num::NonZeroU64;
 
@@ -26,12 +26,12 @@ fn train(line: &str) -> TrainArgs {
 }
 
 #[test]
-fn the_command_line_is_sound() {
+fn the_command_line_is_valid() {
     Cli::command().debug_assert();
 }
 
 #[test]
-fn flags_of_train_are_settings_that_go_before_set() {
+fn flags_of_train_override_set() {
     let args = train(
         "train --set train.steps=3 --data a --data /b --eval c --model m --out o --backend flex \
                       --set model.backend=ndarray",
@@ -65,12 +65,12 @@ fn dtype_is_a_setting_of_runs_and_a_flag_of_the_other_commands() {
 }
 
 #[test]
-fn a_fault_in_a_flag_names_the_flag() {
+fn an_error_in_a_flag_names_the_flag() {
     let args = train("train --model m");
     let error =
         config::load_str("model.config = 'c'\nmodel.path = 3", "run.toml", &args.run.overrides());
     let error = error.unwrap_err().to_string();
-    assert!(!error.contains("model.config"), "the flag takes the place of the file's: {error}");
+    assert!(!error.contains("model.config"), "the flag replaces the file's setting: {error}");
     let args = train("train --model m --set model.config=c --data d");
     let error = config::load(None, &args.run.overrides()).unwrap_err().to_string();
     assert!(
@@ -80,7 +80,7 @@ fn a_fault_in_a_flag_names_the_flag() {
 }
 
 #[test]
-fn nothing_given_to_train_overrides_nothing() {
+fn train_without_arguments_overrides_nothing() {
     let args = train("train");
     assert_eq!(args, TrainArgs::default());
     assert!(args.run.overrides().is_empty());
@@ -153,7 +153,7 @@ fn an_unknown_choice_lists_the_choices() {
 }
 
 #[test]
-fn a_dashboard_goes_with_neither_silence_nor_a_dry_run() {
+fn a_dashboard_conflicts_with_quiet_and_dry_run() {
     assert!(train("train --tui").tui);
     for other in ["--quiet", "--dry-run"] {
         let error = parse(&format!("train --tui {other}")).unwrap_err();
@@ -162,7 +162,7 @@ fn a_dashboard_goes_with_neither_silence_nor_a_dry_run() {
 }
 
 #[test]
-fn a_sweep_takes_what_a_run_does_and_at_least_two_steps() {
+fn lr_find_takes_the_arguments_of_a_run_and_at_least_two_steps() {
     let Command::LrFind(args) = parse("lr-find run.toml --set train.seed=1 --from 1e-5").unwrap()
     else {
         panic!("another command")

@@ -1,4 +1,4 @@
-//! Wrong usage, and how it differs from failure.
+//! Exit codes of wrong usage and failure.
 
 use std::process::ExitCode;
 

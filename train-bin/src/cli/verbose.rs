@@ -7,16 +7,16 @@ use tracing::Level;
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::prelude::*;
 
-/// What is logged.
+/// Level of the log.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(super) struct Verbosity {
-    /// Log decisions to stderr: backend, files, caches, checkpoints; -vv for details. Also set by RUST_LOG
-    #[arg(short, long, global = true, action = ArgAction::Count)]
+    /// Log decisions to stderr; -vv for details (or set RUST_LOG)
+    #[arg(short, long, global = true, action = ArgAction::Count, display_order = 900)]
     verbose: u8,
 }
 
 impl Verbosity {
-    /// Starts the log of the process, if there is something to log.
+    /// Starts logging to stderr, if it is requested.
     pub(super) fn start_log(&self) {
         let targets = match (self.verbose, std::env::var("RUST_LOG")) {
             (0, Err(_)) => return,

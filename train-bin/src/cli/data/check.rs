@@ -35,7 +35,7 @@ pub(crate) struct CheckArgs {
     #[arg(long, value_enum, default_value_t)]
     pub(crate) template: TemplateChoice,
     /// Assistant turns to train on
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "TURNS", value_enum, default_value_t)]
     pub(crate) train_on: TrainOn,
     /// Maximum tokens of an example
     #[arg(long, value_name = "N", default_value = "2048")]
@@ -64,11 +64,11 @@ pub(crate) struct CheckArgs {
 /// An element of `--fail-on`.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum FailOnArg {
-    /// Those of the default.
+    /// The default findings.
     Default,
-    /// Nothing.
+    /// No finding.
     None,
-    /// A finding and how much of it is allowed.
+    /// A finding and its limit.
     One(FailOn),
 }
 
@@ -85,7 +85,7 @@ impl FromStr for FailOnArg {
 }
 
 impl CheckArgs {
-    /// The limits, a later one of the same finding in place of an earlier.
+    /// The limits; a later one replaces an earlier one of the same finding.
     pub(crate) fn limits(&self) -> Vec<FailOn> {
         let mut limits: Vec<FailOn> = Vec::new();
         for argument in &self.fail_on {
@@ -130,22 +130,23 @@ pub(super) fn run(args: &CheckArgs) -> Result<ExitCode> {
         println!("{object}");
     } else {
         let ansi = color::on_stdout();
-        print(&report, &|example| preview(example, &tokenizer, ansi));
+        print(&report, ansi, &|example| preview(example, &tokenizer, ansi));
         print_verdict(&report, &failed);
     }
     Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-fn print(report: &AuditReport, preview: &dyn Fn(&Example) -> String) {
+fn print(report: &AuditReport, ansi: bool, preview: &dyn Fn(&Example) -> String) {
+    let mark = if ansi { "green text" } else { "⟦…⟧" };
     for example in &report.shown {
-        println!("{}, supervised part marked:", example.source);
+        println!("{}; {mark} is trained on:", example.source);
         for line in preview(example).lines() {
             println!("  | {line}");
         }
         println!();
     }
     println!(
-        "{} rows, {} examples, {} tokens, {} supervised ({})",
+        "{} rows, {} examples, {} tokens, {} trained on ({})",
         report.rows,
         report.examples,
         report.tokens,

@@ -45,7 +45,7 @@ pub(crate) struct LeakArgs {
     pub(crate) json: bool,
 }
 
-/// How leaks are looked for.
+/// Search for leaks.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct LeakSearchArgs {
     /// Cosine similarity of n-gram counts from which a row is a leak

@@ -22,7 +22,7 @@ pub(crate) struct RowsArgs {
     pub(crate) reading: ReadingArgs,
 }
 
-/// How rows are read.
+/// Format of the rows.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct ReadingArgs {
     /// Format of the rows: auto, messages, sharegpt, alpaca, dolly, prompt, question, query or text
@@ -37,14 +37,14 @@ pub(crate) struct ReadingArgs {
     /// Completion template, such as ' {answer}'
     #[arg(long, value_name = "TEXT", requires = "prompt_template")]
     pub(crate) completion_template: Option<String>,
-    /// System message
+    /// Template of the system message
     #[arg(long, value_name = "TEXT", requires = "prompt_template")]
     pub(crate) system_template: Option<String>,
     /// Text template for a custom format, such as '{title}\n\n{body}'
     #[arg(long, value_name = "TEXT", conflicts_with = "prompt_template")]
     pub(crate) text_template: Option<String>,
     /// Unit of a document in a plain-text file
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "UNIT", value_enum, default_value_t)]
     pub(crate) text_by: TextBy,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct ReadingArgs {
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct FaultArgs {
     /// What to do with invalid rows
-    #[arg(long, value_enum, default_value_t)]
+    #[arg(long, value_name = "ACTION", value_enum, default_value_t)]
     pub(crate) on_error: OnError,
     /// Maximum number of skipped rows; default: no limit
     #[arg(long, value_name = "N")]
@@ -88,7 +88,7 @@ fn pair(text: &str) -> Result<(String, String), String> {
 }
 
 impl RowsArgs {
-    /// The files, and how they are read.
+    /// The files and how to read them.
     pub(crate) fn read(&self) -> Result<(Vec<PathBuf>, ReadOptions)> {
         Ok((data_files(&self.files)?, self.reading.options()?))
     }

@@ -98,7 +98,7 @@ pub(super) fn run(args: &SplitArgs) -> Result<ExitCode> {
     let leaked = if args.no_leak_check {
         None
     } else {
-        // The rows are those that could be read, one object a line.
+        // Only valid rows were written, one object per line.
         let takes = Rejects::new(OnError::Fail, None)?;
         let search = args.leak.options();
         let found = leaks(from_ref(&train), from_ref(&eval), &read, &search, takes)?;

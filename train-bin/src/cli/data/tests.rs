@@ -14,7 +14,7 @@ fn parse(line: &str) -> Result<DataCommand, clap::Error> {
 }
 
 #[test]
-fn limits_of_a_check_add_to_the_default_or_replace_it() {
+fn fail_on_extends_or_replaces_the_default() {
     let limits = |line: &str| match parse(line).unwrap() {
         DataCommand::Check(args) => args.limits(),
         other => panic!("{other:?}"),
@@ -31,7 +31,7 @@ fn limits_of_a_check_add_to_the_default_or_replace_it() {
 }
 
 #[test]
-fn reading_is_what_a_configuration_has() {
+fn reading_arguments_equal_those_of_a_configuration() {
     let DataCommand::Split(args) = parse(
         "data split a b --out o --field prompt=q --field completion=a.b --on-error skip --max-errors 3 --time t --from 2024-01-01",
     )
