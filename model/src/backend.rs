@@ -120,7 +120,7 @@ pub trait ModelBackend: LoraBackend {
         portable::gated_backward(gate, up, grad, activation)
     }
 
-    /// Masked attention: softmax of `q · kᵀ · scale`, soft-capped if `scoring` says so, times `v`.
+    /// Masked attention: softmax of `q · kᵀ · scale`, soft-capped as given by `scoring`, times `v`.
     ///
     /// Query head h reads key and value head `h / (heads / kv_heads)`.
     ///

@@ -98,10 +98,18 @@ fn a_shard_that_is_missing() {
 
 #[test]
 fn a_folder_without_weights() {
-    refused(1, EVAL, &["neither model.safetensors nor", "PyTorch pickles", "save_pretrained"], |place| {
-        fs::rename(place.path("model/model.safetensors"), place.path("model/pytorch_model.bin"))
+    refused(
+        1,
+        EVAL,
+        &["neither model.safetensors nor", "PyTorch pickles", "save_pretrained"],
+        |place| {
+            fs::rename(
+                place.path("model/model.safetensors"),
+                place.path("model/pytorch_model.bin"),
+            )
             .unwrap();
-    });
+        },
+    );
 }
 
 #[test]
