@@ -1,4 +1,5 @@
-//! An adapter's delta under autodiff: one node, which keeps `x` and the narrow product `x · Aᵀ`, and names its dropout.
+//! An adapter's delta under autodiff: one node, which keeps `x`, the narrow product `x · Aᵀ` and the key of its
+//! dropout.
 
 use burn::tensor::ops::FloatTensor;
 use burn::tensor::{Tensor, TensorPrimitive, backend::Backend};

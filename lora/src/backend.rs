@@ -1,4 +1,4 @@
-//! The backend's share of an adapter: base plus delta.
+//! The backend's operation for adapters: base plus delta.
 
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_quant::QuantBackend;
@@ -8,10 +8,11 @@ use crate::Dropout;
 
 /// A backend that adds an adapter's delta.
 ///
-/// The defaults compose Burn's operations; a backend with a fused kernel overrides them, and must equal them. Under
-/// autodiff the whole is one node (`autodiff.rs`).
+/// The defaults compose Burn's operations; a fused kernel overrides them and must equal them. Under autodiff the
+/// operation is one node (`autodiff.rs`).
 pub trait LoraBackend: QuantBackend {
-    /// `base + (x · Aᵀ) · Bᵀ · scaling`, in the type of `base` and `x`, and the narrow product `x · Aᵀ`, which the gradient needs again.
+    /// `base + (x · Aᵀ) · Bᵀ · scaling`, in the type of `base` and `x`, and the narrow product `x · Aᵀ`, which the
+    /// gradient needs.
     ///
     /// # Shapes
     /// - `base`, output: `[tokens, d_out]`; `x`: `[tokens, d_in]`
@@ -33,7 +34,7 @@ pub trait LoraBackend: QuantBackend {
 
     /// `base + (dropout(x) · Aᵀ) · Bᵀ · scaling`; shapes as in [`add_delta_forward`](Self::add_delta_forward).
     ///
-    /// Under autodiff `x` is kept, and neither its dropped form nor a mask: both are made again in backward.
+    /// Under autodiff only `x` is kept: backward recomputes the mask and the masked `x`.
     fn add_delta(
         base: Tensor<Self, 2>,
         x: Tensor<Self, 2>,
@@ -49,8 +50,8 @@ pub trait LoraBackend: QuantBackend {
         Self::add_delta_forward(base, x, lora_a, lora_b, scaling).0
     }
 
-    /// The gradients of the delta for the output's gradient `grad`; that by `base` is `grad` itself. `x` and its gradient
-    /// are those after dropout. Those by the factors have the factors' type.
+    /// The gradients of the delta for the output's gradient `grad`; the gradient by `base` is `grad` itself. `x` and
+    /// its gradient are taken after dropout. The factors' gradients have the factors' type.
     fn add_delta_backward(
         x: Tensor<Self, 2>,
         narrow: Tensor<Self, 2>,

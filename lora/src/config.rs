@@ -1,4 +1,4 @@
-//! What an adapter is: rank, scale, and the layers that get one.
+//! The LoRA configuration: rank, scale and target layers.
 
 use std::collections::BTreeMap;
 
@@ -7,19 +7,19 @@ use serde::{Serialize, Serializer};
 
 use crate::AdapterShape;
 
-/// The layers that get an adapter, as PEFT's `target_modules` names them.
+/// The layers to adapt, as in PEFT's `target_modules`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Targets {
-    /// Every linear layer but the output head.
+    /// Every linear layer except the output head.
     AllLinear,
-    /// Names that end in one of these, at a dot (`q_proj` matches `model.layers.0.self_attn.q_proj`).
+    /// Names that end with one of these after a dot (`q_proj` matches `model.layers.0.self_attn.q_proj`).
     Names(Vec<String>),
-    /// Names that this regular expression matches as a whole.
+    /// Names that this regular expression matches completely.
     Regex(String),
 }
 
 impl Serialize for Targets {
-    /// As PEFT's `target_modules` has it.
+    /// In the form of PEFT's `target_modules`.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             Self::AllLinear => "all-linear".serialize(serializer),
@@ -29,29 +29,29 @@ impl Serialize for Targets {
     }
 }
 
-/// How a model is to be adapted.
+/// A LoRA configuration.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LoraConfig {
     /// Rank r of the factors.
     pub r: usize,
     /// Numerator of the scale.
     pub alpha: f64,
-    /// Probability that a feature is dropped on its way into the delta, in training.
+    /// Probability of dropping an input feature of the delta in training.
     pub dropout: f64,
-    /// The layers that get an adapter.
+    /// The layers to adapt.
     pub targets: Targets,
-    /// Scale by `alpha / √r` (Kalajdzievski, 2023, arXiv:2312.03732) and not by `alpha / r`.
+    /// Scale by `alpha / √r` (Kalajdzievski, 2023, arXiv:2312.03732) instead of `alpha / r`.
     pub use_rslora: bool,
     /// Other ranks for layers by name (suffix at a dot, or a regular expression).
     pub rank_pattern: BTreeMap<String, usize>,
     /// Other alphas for layers by name (suffix at a dot, or a regular expression).
     pub alpha_pattern: BTreeMap<String, f64>,
-    /// Only these blocks, where `targets` is a list of names or `all-linear`.
+    /// Only these blocks, if `targets` is a list of names or `all-linear`.
     pub layers_to_transform: Option<Vec<usize>>,
 }
 
 impl Default for LoraConfig {
-    /// PEFT's defaults, and all linear layers.
+    /// PEFT's defaults, with all linear layers.
     fn default() -> Self {
         Self {
             r: 8,
@@ -69,30 +69,30 @@ impl Default for LoraConfig {
 /// Why a LoRA configuration can't be used.
 #[derive(Debug, thiserror::Error)]
 pub enum LoraConfigError {
-    /// A pattern that is no regular expression.
+    /// An invalid regular expression.
     #[error("{key}: `{pattern}` is not a valid regular expression: {reason}")]
     Pattern {
-        /// Where it stands.
+        /// The key.
         key: &'static str,
         /// The pattern.
         pattern: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
-    /// A number out of its range.
+    /// A number out of range.
     #[error("{key} is {found}, expected {expected}")]
     OutOfRange {
-        /// Where it stands.
+        /// The key.
         key: &'static str,
-        /// What it is.
+        /// The value.
         found: f64,
-        /// What it may be.
+        /// The valid values.
         expected: &'static str,
     },
 }
 
 impl LoraConfig {
-    /// Rank and scale of the layer `name`, patterns taken into account.
+    /// Rank and scale of the layer `name`, with patterns applied.
     ///
     /// # Errors
     /// [`LoraConfigError::Pattern`].
@@ -103,8 +103,8 @@ impl LoraConfig {
         Ok((r, alpha / root))
     }
 
-    /// The adapter of the layer `name` of dimensions `[d_out, d_in]`; `None` if it gets none. `is_head`: it is the
-    /// model's output head.
+    /// The adapter of the layer `name` of dimensions `[d_out, d_in]`; `None` if it is not targeted. `is_head`: it is
+    /// the model's output head.
     ///
     /// # Errors
     /// [`LoraConfigError::Pattern`].
@@ -190,7 +190,7 @@ fn matches_whole(key: &'static str, pattern: &str, name: &str) -> Result<bool, L
     regex.is_match(name).map_err(|e| error(e.to_string()))
 }
 
-/// As PEFT looks a layer up: the first key that matches the end of its name, at a dot, as a regular expression.
+/// PEFT's lookup: the first key that matches the end of the layer's name after a dot, as a regular expression.
 fn by_pattern<T: Copy>(
     key: &'static str,
     patterns: &BTreeMap<String, T>,
@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn chosen_blocks_only() {
+    fn only_selected_blocks_are_adapted() {
         let config =
             LoraConfig { layers_to_transform: Some(vec![0, 12]), ..with(Targets::AllLinear) };
         assert!(config.targets_layer(Q, false).unwrap());

@@ -1,4 +1,4 @@
-//! Dropout that a recomputation replays.
+//! Dropout with reproducible masks, for recomputation.
 
 use burn::tensor::{Tensor, backend::Backend};
 use emberlm_quant::host::float_tensor_in;
@@ -7,10 +7,10 @@ use rayon::prelude::*;
 
 use crate::random::{GOLDEN_GAMMA, finalize, generator};
 
-/// Names the dropout masks of one forward pass: the same key gives the same masks.
+/// Identifies the dropout masks of one forward pass: equal keys give equal masks.
 ///
-/// Burn's own dropout draws from the backend's generator and only under autodiff, so a block that is first run
-/// without autodiff and then again with it would see two different masks.
+/// Burn's dropout draws from the backend's generator and only under autodiff, so a block that runs first without
+/// autodiff and later with it would get two different masks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DropoutKey {
     /// The run's seed.
@@ -21,23 +21,23 @@ pub struct DropoutKey {
     pub micro_batch: u64,
 }
 
-/// The dropout of one adapter in one forward pass. It is a linear map, and its own transpose: what it does to an input in
-/// forward, it does to the gradient in backward.
+/// The dropout of one adapter in one forward pass. It is an elementwise factor, so backward applies the same mask to
+/// the gradient.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Dropout {
     /// The forward pass.
     pub key: DropoutKey,
-    /// Probability that a number is dropped, in [0, 1).
+    /// Probability of dropping a value, in [0, 1).
     pub p: f64,
-    /// Tells the layers of a model apart (a module's path).
+    /// The layer's path, so that layers have different masks.
     pub site: String,
 }
 
-/// Numbers that one thread decides on at a time; even, as two decisions come from one random number.
+/// Values per task; even, because one random number gives two values.
 const BLOCK: usize = 1 << 14;
 
 impl Dropout {
-    /// Zeroes numbers of `x` with probability `p` and scales the rest by `1 / (1 - p)`.
+    /// Zeroes values of `x` with probability `p` and scales the rest by `1 / (1 - p)`.
     pub fn apply<B: Backend>(&self, x: Tensor<B, 2>) -> Tensor<B, 2> {
         let [tokens, features] = x.dims();
         let (mask, dims) = (self.mask(tokens * features), [tokens, features]);
@@ -54,7 +54,7 @@ impl Dropout {
         let factor = |bits: u32| if bits < dropped_below { 0.0 } else { kept };
         let mut mask = vec![0.0; n];
         mask.par_chunks_mut(BLOCK).enumerate().for_each(|(block, mask)| {
-            // SplitMix64 from any place on: its state is a counter.
+            // SplitMix64 can start at any position: its state is a counter.
             let first = start.wrapping_add(GOLDEN_GAMMA.wrapping_mul((block * BLOCK / 2) as u64));
             let mut state = first;
             for pair in mask.chunks_mut(2) {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn the_share_that_is_dropped_is_p_and_the_mean_stays() {
+    fn the_dropped_fraction_is_p_and_the_mean_is_unchanged() {
         for p in [0.05, 0.5, 0.9] {
             let mask = dropout(p).mask(200_001);
             let dropped = mask.iter().filter(|&&factor| factor == 0.0).count() as f64;
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_goes_on_as_it_began_whatever_its_length() {
+    fn a_mask_does_not_depend_on_its_length() {
         let long = dropout(0.3).mask(3 * BLOCK + 5);
         assert_eq!(dropout(0.3).mask(BLOCK + 1), long[..BLOCK + 1]);
         let repeats = (0..BLOCK).filter(|&i| long[i] == long[i + BLOCK]).count();

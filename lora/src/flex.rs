@@ -1,4 +1,4 @@
-//! The delta on the CPU backend Flex: added into the base's output by the matrix product itself.
+//! The delta on the CPU backend Flex: accumulated into the base's output by the matrix product.
 
 use burn::tensor::{DType, Tensor, TensorPrimitive};
 use burn_flex::{Flex, FlexTensor};
@@ -26,7 +26,7 @@ impl LoraBackend for Flex {
         let sizes = [base.dims()[0], base.dims()[1], narrow.dims()[1]];
         let mut y = primitive(base).to_contiguous();
         add_product(
-            // In place, unless somebody else still holds the base's output.
+            // In place, unless the base's output is shared.
             y.storage_mut(),
             &primitive(narrow.clone()).to_contiguous(),
             &primitive(lora_b).to_contiguous(),
@@ -51,7 +51,7 @@ fn add_product(
 ) {
     let (a, b): (&[f32], &[f32]) = (a.storage(), b.storage());
     assert!(out.len() >= m * n && a.len() >= m * k && b.len() >= n * k);
-    // SAFETY: each operand holds the elements that its sizes say, and `out` is borrowed exclusively.
+    // SAFETY: each operand has the elements that its sizes require (asserted above), and `out` is borrowed exclusively.
     unsafe {
         gemm::gemm(
             m,

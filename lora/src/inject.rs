@@ -1,14 +1,14 @@
-//! Giving adapters to the linear layers of a loaded model.
+//! Adding adapters to the linear layers of a loaded model.
 
 use burn::tensor::backend::Backend;
 
 use crate::{Adapter, Linear, LoraConfig, LoraConfigError};
 
-/// A linear layer of a model, by its path.
+/// A linear layer of a model with its path.
 pub struct NamedLinear<'a, B: Backend> {
     /// The path, as in the checkpoint, without `.weight`.
     pub name: String,
-    /// Whether it is the model's output head, which `all-linear` leaves out.
+    /// Whether it is the model's output head, which `all-linear` excludes.
     pub is_head: bool,
     /// The layer.
     pub linear: &'a mut Linear<B>,
@@ -17,25 +17,25 @@ pub struct NamedLinear<'a, B: Backend> {
 /// Why adapters can't be injected.
 #[derive(Debug, thiserror::Error)]
 pub enum InjectError {
-    /// The configuration is wrong in itself.
+    /// An invalid configuration.
     #[error(transparent)]
     Config(#[from] LoraConfigError),
-    /// A target that matches no layer of the model.
+    /// A target without a matching layer.
     #[error(
-        "target_modules: {targets} matches no linear layer of this model. It has: {available}. Name one of them, or `all-linear`"
+        "target_modules: {targets} matches no linear layer of this model. Available: {available}, or `all-linear`"
     )]
     NoMatch {
-        /// What was asked for.
+        /// The targets without a match.
         targets: String,
-        /// The kinds of layers there are.
+        /// The model's kinds of linear layers.
         available: String,
     },
 }
 
-/// Gives a fresh adapter to every layer that `config` targets, and returns their names.
+/// Adds a fresh adapter to every layer that `config` targets, and returns the layers' names.
 ///
 /// # Errors
-/// [`InjectError::NoMatch`] if any one of the targets matches nothing: a typing error in a list must not pass unseen.
+/// [`InjectError::NoMatch`] if any target matches no layer: a typo in a list must not go unnoticed.
 pub fn inject<B: Backend>(
     mut linears: Vec<NamedLinear<'_, B>>,
     config: &LoraConfig,
@@ -58,7 +58,7 @@ fn refuse_targets_without_match<B: Backend>(
     config: &LoraConfig,
 ) -> Result<(), InjectError> {
     use crate::Targets;
-    // Each name of a list is asked for by itself.
+    // Each name of a list is checked separately.
     let alone: Vec<(String, LoraConfig)> = match &config.targets {
         Targets::AllLinear => vec![("`all-linear`".into(), config.clone())],
         Targets::Regex(pattern) => {
@@ -74,13 +74,13 @@ fn refuse_targets_without_match<B: Backend>(
             .collect(),
     };
     let mut unmatched = Vec::new();
-    for (said, config) in alone {
+    for (label, config) in alone {
         let mut any = false;
         for linear in linears {
             any |= config.targets_layer(&linear.name, linear.is_head)?;
         }
         if !any {
-            unmatched.push(said);
+            unmatched.push(label);
         }
     }
     if unmatched.is_empty() {

@@ -1,4 +1,4 @@
-//! LoRA: low-rank adapters beside the linear layers of a model.
+//! LoRA: low-rank adapters for the linear layers of a model.
 //!
 //! ```text
 //!                     ┌── weight [d_out, d_in] (frozen, any form) ──────────────┐
@@ -6,9 +6,9 @@
 //!                     └── dropout ── A [r, d_in] ── B [d_out, r] ── × scaling ──┘
 //! ```
 //!
-//! [`Linear`] is that picture. [`inject`] gives adapters to the linears that a [`LoraConfig`] names, after the base is
-//! loaded; [`peft`] reads and writes the files that PEFT, vLLM and llama.cpp load; [`Linear::merge`] folds the delta in.
-//! Only the delta is scaled, in one place: `base + delta · scaling` (Hu et al., 2021, arXiv:2106.09685).
+//! [`Linear`] implements this diagram. [`inject`] adds adapters to the layers that a [`LoraConfig`] targets, after the
+//! base is loaded; [`peft`] reads and writes the files that PEFT, vLLM and llama.cpp load; [`Linear::merge`] merges the
+//! delta. Only the delta is scaled, in one place: `base + delta · scaling` (Hu et al., 2021, arXiv:2106.09685).
 #![deny(missing_docs)]
 
 mod adapter;

@@ -7,14 +7,14 @@ use emberlm_quant::{QuantBackend, Weight};
 
 use crate::{Adapter, DropoutKey, LoraBackend};
 
-/// A linear layer. Each of its parts varies by itself.
+/// A linear layer. Its parts vary independently.
 #[derive(Module, Debug)]
 pub struct Linear<B: Backend> {
     /// `[d_out, d_in]`.
     pub weight: Weight<B>,
     /// `[d_out]`.
     pub bias: Option<Param<Tensor<B, 1>>>,
-    /// What LoRA adds.
+    /// The LoRA adapter.
     pub adapter: Option<Adapter<B>>,
 }
 
@@ -35,8 +35,8 @@ impl<B: Backend> Linear<B> {
 }
 
 impl<B: QuantBackend> Linear<B> {
-    /// The dense weight with the adapter's delta added: `[d_out, d_in]`, in the type of the adapter, if there is one: a
-    /// weight of 16 bits has no room for the delta.
+    /// The dense weight with the adapter's delta added: `[d_out, d_in]`, in the adapter's type, if there is one: a
+    /// 16-bit weight is too coarse for the delta.
     pub fn merged_weight(&self) -> Tensor<B, 2> {
         let weight = self.weight.to_dense();
         match &self.adapter {
@@ -48,7 +48,7 @@ impl<B: QuantBackend> Linear<B> {
         }
     }
 
-    /// The same function without an adapter, dense: a quantized weight is dequantized, and the delta folded in.
+    /// Merges the adapter into a dense weight; a quantized weight is dequantized.
     pub fn merge(self) -> Self {
         match (&self.weight, &self.adapter) {
             (Weight::Dense(_), None) => self,

@@ -1,4 +1,4 @@
-//! Adapter folders as PEFT writes and reads them: `adapter_config.json` and `adapter_model.safetensors`.
+//! Adapter folders in PEFT's format: `adapter_config.json` and `adapter_model.safetensors`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -26,46 +26,46 @@ use crate::{
 pub const WEIGHTS_FILE: &str = "adapter_model.safetensors";
 /// The configuration's file in an adapter folder.
 pub const CONFIG_FILE: &str = "adapter_config.json";
-/// What PEFT means if it is told tokens without the name of a table.
+/// The table that PEFT assumes for tokens without a table name.
 const EMBEDDING: &str = "embed_tokens";
-/// The end of the key of the rows of a table's tokens. The name is PEFT's; they are rows, not differences.
+/// The end of the key of a table's trained token rows. The name is PEFT's; the values are rows, not differences.
 const TOKEN_ROWS: &str = "token_adapter.trainable_tokens_delta";
-/// The entry in the weights' metadata that holds the `quantization_config` of the base that an adapter was trained on.
-/// PEFT's own configuration has no place for it, and PEFT warns of keys that it doesn't know.
+/// The metadata entry with the `quantization_config` of the base model in training. It is not in `adapter_config.json`,
+/// because PEFT warns about unknown keys.
 const BASE_QUANTIZATION: &str = "base_quantization_config";
 
 /// Why an adapter folder can't be read, applied or written.
 #[derive(Debug, thiserror::Error)]
 pub enum PeftError {
-    /// The file system refused.
+    /// A file system error.
     #[error("{path}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The folder is none that PEFT wrote.
+    /// Not an adapter folder.
     #[error(
-        "{folder}: no {missing} there; an adapter folder holds {CONFIG_FILE} and {WEIGHTS_FILE}"
+        "{folder}: {missing} not found; an adapter folder contains {CONFIG_FILE} and {WEIGHTS_FILE}"
     )]
     NotAnAdapter {
         /// The folder.
         folder: PathBuf,
-        /// The file that it lacks.
+        /// The missing file.
         missing: &'static str,
     },
-    /// `adapter_config.json` isn't what it should be.
+    /// An invalid `adapter_config.json`.
     #[error("{path}: {reason}")]
     Json {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Settings that change the computation and that emberlm doesn't know.
+    /// Settings that change the computation and are not supported.
     #[error(
-        "{path}: not supported: {}. Such an adapter would compute something else here; convert it to plain LoRA with PEFT first",
+        "{path}: not supported: {}. Convert the adapter to plain LoRA with PEFT first",
         .settings.join(", ")
     )]
     Unsupported {
@@ -77,20 +77,20 @@ pub enum PeftError {
     /// The weights' file.
     #[error(transparent)]
     Tensors(#[from] TensorFileError),
-    /// The layers it names.
+    /// The target layers.
     #[error(transparent)]
     Inject(#[from] InjectError),
-    /// Tensors and layers don't pair off.
-    #[error("{path} does not fit this model and its own {CONFIG_FILE}:\n  {}", .faults.join("\n  "))]
+    /// Tensors that don't match the layers.
+    #[error("{path} does not match the model and {CONFIG_FILE}:\n  {}", .faults.join("\n  "))]
     DoesNotBind {
         /// The file.
         path: PathBuf,
-        /// Each tensor that is missing, left over, or of another shape.
+        /// Each missing or unexpected tensor and each wrong shape.
         faults: Vec<String>,
     },
 }
 
-/// `adapter_config.json`, as far as emberlm computes with it.
+/// The keys of `adapter_config.json` that emberlm uses.
 #[derive(Debug, Serialize, Deserialize)]
 struct ConfigFile {
     // Alphabetical, as PEFT sorts the keys.
@@ -147,7 +147,7 @@ enum OneOrManyNames {
     Many(Vec<String>),
 }
 
-/// Tokens whose rows are trained: of the embedding (and the head, where that is the same), or of each table by its name.
+/// Tokens with trained rows: of the embedding (and a tied head), or of each table by name.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(untagged)]
 enum TokenIndices {
@@ -168,7 +168,7 @@ fn eight_f64() -> f64 {
     8.0
 }
 
-/// Keys of newer PEFT versions that say nothing about the computation of a loaded adapter.
+/// Keys of newer PEFT versions that don't change what a loaded adapter computes.
 const HARMLESS: &[&str] = &[
     "auto_mapping",
     "corda_config",
@@ -218,15 +218,15 @@ impl ConfigFile {
     }
 }
 
-/// An adapter folder that has been read, not yet applied to a model.
+/// An open adapter folder.
 pub struct AdapterFolder {
-    /// What the adapter is.
+    /// The adapter's configuration.
     pub config: LoraConfig,
-    /// The base model it says it was trained on.
+    /// The base model named in the folder.
     pub base_model: Option<String>,
-    /// The tokens whose rows it brings along, with the last parts of the names of their tables: `embed_tokens`, `lm_head`.
+    /// The tokens with trained rows, by table (last part of its name): `embed_tokens`, `lm_head`.
     pub tokens: BTreeMap<String, Vec<usize>>,
-    /// How that base was quantized in training, if the adapter says so: those that emberlm saved do.
+    /// The base's quantization in training, if known: emberlm saves it.
     pub trained_on: Option<Quantization>,
     weights: TensorFile,
 }
@@ -235,7 +235,7 @@ impl AdapterFolder {
     /// Reads the configuration and opens the weights.
     ///
     /// # Errors
-    /// Any [`PeftError`] but [`PeftError::DoesNotBind`]; what changes the computation and isn't supported is refused by name.
+    /// Any [`PeftError`] but [`PeftError::DoesNotBind`]; unsupported settings that change the computation are listed.
     pub fn open(folder: &Path) -> Result<Self, PeftError> {
         for missing in [CONFIG_FILE, WEIGHTS_FILE] {
             if !folder.join(missing).is_file() {
@@ -256,7 +256,8 @@ impl AdapterFolder {
             Some(OneOrManyNames::One(pattern)) => Targets::Regex(pattern),
             Some(OneOrManyNames::Many(names)) => Targets::Names(names),
             None => {
-                let reason = "no `target_modules`: which layers it adapts is not known".into();
+                let reason =
+                    "`target_modules` is missing, expected the names of the adapted layers".into();
                 return Err(PeftError::Json { path, reason });
             }
         };
@@ -292,10 +293,11 @@ impl AdapterFolder {
         Ok(Self { config, base_model: file.base_model_name_or_path, tokens, trained_on, weights })
     }
 
-    /// Gives the adapter to a model's layers. Every tensor of the file must bind, and every targeted layer must find its own.
+    /// Applies the adapter to a model's layers. Every tensor of the file must match a target layer, and every target
+    /// layer must have its tensors.
     ///
     /// # Errors
-    /// [`PeftError::Inject`], [`PeftError::Tensors`], [`PeftError::DoesNotBind`] with all faults at once.
+    /// [`PeftError::Inject`], [`PeftError::Tensors`], [`PeftError::DoesNotBind`] which lists all faults.
     pub fn apply<B: Backend>(
         &self,
         mut linears: Vec<NamedLinear<'_, B>>,
@@ -340,13 +342,12 @@ impl AdapterFolder {
         }
     }
 
-    /// One more than the highest token whose row it brings along: so many the vocabulary must have. 0 if there is none.
+    /// The minimum vocabulary size: one more than the largest token id with a trained row, 0 without any.
     pub fn least_vocabulary(&self) -> usize {
         self.tokens.values().flatten().map(|id| id + 1).max().unwrap_or(0)
     }
 
-    /// The rows that it brings along for a table (`embed_tokens`, `lm_head`) of this width, trainable; `None` if there
-    /// are none.
+    /// The trainable rows for a table (`embed_tokens`, `lm_head`) of this width; `None` if there are none.
     ///
     /// # Errors
     /// [`PeftError::Tensors`], [`PeftError::DoesNotBind`].
@@ -364,26 +365,29 @@ impl AdapterFolder {
             faults: vec![fault],
         };
         let Some(key) = self.token_key(table) else {
-            return Err(fault(format!("missing: the rows of {} tokens of {table}", ids.len())));
+            return Err(fault(format!(
+                "missing: the rows of {} added tokens of {table}",
+                ids.len()
+            )));
         };
         let (expected, found) = ([ids.len(), width], &self.weights.entries()[key].shape);
         if *found != expected {
             return Err(fault(format!("shape of {key}: expected {expected:?}, found {found:?}")));
         }
         let values = self.weights.read_f32(key)?;
-        // In the order of the tokens: PEFT keeps the order that it was given.
+        // Sorted by token: PEFT keeps the order of the user's list.
         let mut order: Vec<usize> = (0..ids.len()).collect();
         order.sort_by_key(|&place| ids[place]);
         let sorted: Vec<usize> = order.iter().map(|&place| ids[place]).collect();
         if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-            return Err(fault(format!("the same token twice among those of {table}")));
+            return Err(fault(format!("duplicate token ids for {table}")));
         }
         let row = |place: usize| &values[place * width..(place + 1) * width];
         let values = order.iter().flat_map(|&place| row(place)).copied().collect();
         Ok(Some(TokenRows::from_values(sorted, width, values, device)))
     }
 
-    /// The tensor that holds the rows of a table.
+    /// The key of a table's rows.
     fn token_key(&self, table: &str) -> Option<&str> {
         let end = format!(".{table}.{TOKEN_ROWS}");
         self.weights.entries().keys().map(String::as_str).find(|key| key.ends_with(&end))
@@ -394,8 +398,8 @@ fn key(layer: &str, param: &AdapterParam) -> String {
     format!("base_model.model.{layer}.{}", param.peft_name)
 }
 
-/// Writes an adapter folder that PEFT, vLLM and llama.cpp load. Each file is there whole or not at all; the weights come
-/// first, so that a folder with a configuration has weights that belong to it.
+/// Writes an adapter folder that PEFT, vLLM and llama.cpp load. Each file is written atomically, the weights first, so
+/// that a folder with a configuration also has its weights.
 ///
 /// # Errors
 /// [`PeftError::Io`], [`PeftError::Tensors`].
@@ -408,7 +412,7 @@ pub fn save<B: Backend>(
     save_with_tokens(folder, linears, &[], config, base_model)
 }
 
-/// As [`save`], with the rows of tokens that are trained beside the adapters.
+/// As [`save`], with trained token rows in addition to the adapters.
 ///
 /// # Errors
 /// As [`save`].
@@ -485,7 +489,7 @@ impl<B: Backend> ParamVisitor<B> for AdapterTensors<'_, '_> {
     }
 }
 
-/// PEFT ties what is tied by itself where only the embedding's tokens are named.
+/// PEFT handles tied tables itself if only the embedding's tokens are named.
 fn token_indices<B: Backend>(tokens: &[NamedTokenRows<'_, B>]) -> Option<TokenIndices> {
     let last = |name: &str| name.rsplit('.').next().unwrap_or(name).to_owned();
     match tokens {
@@ -500,7 +504,7 @@ fn token_indices<B: Backend>(tokens: &[NamedTokenRows<'_, B>]) -> Option<TokenIn
     }
 }
 
-/// The last parts of the adapted layers' names: vLLM and llama.cpp know lists of names, not `all-linear`.
+/// The last parts of the adapted layers' names: vLLM and llama.cpp support lists of names, not `all-linear`.
 fn layer_kinds<B: Backend>(linears: &[NamedLinear<'_, B>]) -> Vec<String> {
     let adapted = linears.iter().filter(|l| l.linear.adapter.is_some());
     let kinds: BTreeSet<&str> =

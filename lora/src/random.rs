@@ -1,4 +1,4 @@
-//! Random numbers that are a function of what they are for, never of the order in which they are drawn.
+//! Random numbers that depend on their purpose, not on the order of drawing.
 
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -27,7 +27,7 @@ fn mix(x: u64) -> u64 {
     finalize(x.wrapping_add(GOLDEN_GAMMA))
 }
 
-/// What SplitMix64 adds to its state for each number.
+/// SplitMix64's increment.
 pub(crate) const GOLDEN_GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// SplitMix64's finaliser.
@@ -42,13 +42,14 @@ pub fn unit(rng: &mut impl Rng) -> f32 {
     (rng.next_u32() >> 8) as f32 / (1u32 << 24) as f32
 }
 
-/// Fills `out` with numbers, uniform in `[-bound, bound)`, that depend on `start` and their place alone. On all cores.
+/// Fills `out` with uniform numbers in `[-bound, bound)` that depend only on `start` and their index. Runs on all
+/// cores.
 pub fn fill_counted(start: u64, bound: f32, out: &mut [f32]) {
-    /// Numbers that one thread makes at a time; even, as two come from one random number.
+    /// Values per task; even, because one random number gives two values.
     const BLOCK: usize = 1 << 14;
     let number = |bits: u32| (2.0 * ((bits >> 8) as f32 / (1u32 << 24) as f32) - 1.0) * bound;
     out.par_chunks_mut(BLOCK).enumerate().for_each(|(block, out)| {
-        // SplitMix64 from any place on: its state is a counter.
+        // SplitMix64 can start at any position: its state is a counter.
         let first = (block * BLOCK / 2) as u64;
         for (pair, count) in out.chunks_mut(2).zip(first + 1..) {
             let bits = finalize(start.wrapping_add(GOLDEN_GAMMA.wrapping_mul(count)));
@@ -65,7 +66,7 @@ pub fn uniform(rng: &mut impl Rng, n: usize, bound: f32) -> Vec<f32> {
     (0..n).map(|_| (2.0 * unit(rng) - 1.0) * bound).collect()
 }
 
-/// `n` numbers of a normal distribution around 0 (Box and Muller, 1958).
+/// `n` numbers from a normal distribution with mean 0 (Box and Muller, 1958).
 pub fn normal(rng: &mut impl Rng, n: usize, deviation: f32) -> Vec<f32> {
     let mut values = Vec::with_capacity(n + 1);
     while values.len() < n {
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_differ_by_every_part_of_their_name() {
+    fn streams_differ_by_every_part_of_their_key() {
         let draw =
             |seed, purpose: &str, counters: &[u64]| generator(seed, purpose, counters).next_u64();
         let base = draw(1, "dropout", &[2, 3]);
@@ -101,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn counted_numbers_go_on_as_they_began_and_are_uniform() {
+    fn counted_numbers_do_not_depend_on_the_length_and_are_uniform() {
         let numbers = |n| {
             let mut out = vec![0.0; n];
             fill_counted(9, 0.5, &mut out);
@@ -116,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn normal_numbers_have_the_deviation_asked_for() {
+    fn normal_numbers_have_the_requested_deviation() {
         let values = normal(&mut generator(0, "test", &[]), 20_001, 0.5);
         let mean = values.iter().sum::<f32>() / values.len() as f32;
         let variance = values.iter().map(|v| (v - mean).powi(2)).sum::<f32>() / values.len() as f32;

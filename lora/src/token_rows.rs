@@ -1,21 +1,21 @@
-//! Rows of a table of tokens (an embedding, an output head) that are trained while the table itself is frozen: PEFT's
-//! `trainable_token_indices`. So tokens are added to a vocabulary at the price of their own rows.
+//! Trained rows of a frozen token table (embedding, output head): PEFT's `trainable_token_indices`. Adding tokens to a
+//! vocabulary then trains only their rows.
 
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Int, Tensor, backend::Backend};
 use emberlm_quant::host::{float_tensor, index_tensor};
 
-/// Rows that stand in place of those of a frozen table.
+/// Trained rows that replace rows of a frozen table.
 #[derive(Module, Debug)]
 pub struct TokenRows<B: Backend> {
     /// `[tokens, width]`.
     pub rows: Param<Tensor<B, 2>>,
-    /// The tokens whose rows they are: in order, none twice.
+    /// The rows' tokens, sorted and unique.
     #[module(skip)]
     pub ids: Vec<usize>,
 }
 
-/// Rows with the path of the table that they belong to.
+/// Token rows with the path of their table.
 #[derive(Debug)]
 pub struct NamedTokenRows<'a, B: Backend> {
     /// `model.embed_tokens`, `lm_head`.
@@ -24,16 +24,16 @@ pub struct NamedTokenRows<'a, B: Backend> {
     pub rows: &'a TokenRows<B>,
 }
 
-/// Tokens that follow each other, and whose rows do.
+/// A run of consecutive tokens.
 struct Run {
     first: usize,
-    /// Its first token's place among the rows.
+    /// Row of its first token.
     place: usize,
     len: usize,
 }
 
 impl<B: Backend> TokenRows<B> {
-    /// Trainable rows of the tokens `ids`, which are sorted, none twice. `values`: `[ids, width]`, row-major.
+    /// Trainable rows of the tokens `ids`, sorted and unique. `values`: `[ids, width]`, row-major.
     pub fn from_values(
         ids: Vec<usize>,
         width: usize,
@@ -44,8 +44,8 @@ impl<B: Backend> TokenRows<B> {
         Self { rows: Param::initialized(ParamId::new(), rows), ids }
     }
 
-    /// Vectors of tokens, `found: [tokens, width]` as the frozen table has them, with those of the rows in their place.
-    /// `ids`: `[tokens]`.
+    /// Replaces vectors looked up in the frozen table, `found: [tokens, width]`, by the trained ones. `ids`:
+    /// `[tokens]`.
     pub fn replace_vectors(&self, found: Tensor<B, 2>, ids: Tensor<B, 1, Int>) -> Tensor<B, 2> {
         self.runs().into_iter().fold(found, |found, Run { first, place, len }| {
             let (first, end) = (first as i64, (first + len) as i64);
@@ -53,19 +53,19 @@ impl<B: Backend> TokenRows<B> {
             let is_own = is_own.bool_and(ids.clone().lower_elem(end));
             let places = ids.clone().clamp(first, end - 1) - (first - place as i64);
             let own = self.rows.val().select(0, places);
-            // Exact in both cases: one of the factors is 1, the other 0.
+            // Exact: one of the factors is 1, the other 0.
             let is_own = is_own.float().unsqueeze_dim(1);
             found * (is_own.clone() * -1.0 + 1.0) + own * is_own
         })
     }
 
-    /// Logits `found: [positions, vocab]`, as the frozen table gives them, with those of the rows, `own: [positions,
-    /// tokens]`, in their place.
+    /// Replaces the frozen table's logits, `found: [positions, vocab]`, by those of the trained rows, `own: [positions,
+    /// tokens]`.
     pub fn replace_logits(&self, found: Tensor<B, 2>, own: Tensor<B, 2>) -> Tensor<B, 2> {
         self.replace(found, own, 1)
     }
 
-    /// The table with the rows in place: `[vocab, width]`.
+    /// The table with its trained rows: `[vocab, width]`.
     pub fn replace_rows(&self, table: Tensor<B, 2>) -> Tensor<B, 2> {
         self.replace(table, self.rows.val(), 0)
     }

@@ -3,7 +3,7 @@
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::tensor::{Tensor, backend::Backend};
 
-/// The path to where a walk over a module stands. Burn also enters the variants of enums; they are not part of a key.
+/// The current path of a walk over a module. Burn also enters the variants of enums; they are not part of a key.
 #[derive(Debug, Default)]
 struct Path(Vec<String>);
 
@@ -25,9 +25,9 @@ impl Path {
     }
 }
 
-/// Something to do with each float parameter of a module, whatever its rank.
+/// Visits each float parameter of a module, of any rank.
 pub trait ParamVisitor<B: Backend> {
-    /// Called once a parameter, in the order of the module's fields.
+    /// Called once per parameter, in the order of the module's fields.
     fn param<const D: usize>(&mut self, name: &str, param: &Param<Tensor<B, D>>);
 }
 
@@ -51,9 +51,9 @@ pub fn for_each_param<B: Backend, M: Module<B>>(module: &M, action: &mut impl Pa
     module.visit(&mut Walk { path: Path::default(), action });
 }
 
-/// A change to each float parameter of a module, whatever its rank.
+/// Changes each float parameter of a module, of any rank.
 pub trait ParamMapper<B: Backend> {
-    /// Called once a parameter, in the order of the module's fields.
+    /// Called once per parameter, in the order of the module's fields.
     fn map<const D: usize>(
         &mut self,
         name: &str,
@@ -61,7 +61,7 @@ pub trait ParamMapper<B: Backend> {
     ) -> Param<Tensor<B, D>>;
 }
 
-/// Replaces every float parameter of `module` by what `action` makes of it.
+/// Replaces every float parameter of `module` by the result of `action`.
 pub fn map_params<B: Backend, M: Module<B>>(module: M, action: &mut impl ParamMapper<B>) -> M {
     struct Walk<'a, A> {
         path: Path,
@@ -81,7 +81,7 @@ pub fn map_params<B: Backend, M: Module<B>>(module: M, action: &mut impl ParamMa
     module.map(&mut Walk { path: Path::default(), action })
 }
 
-/// Lets gradients reach the parameters whose name `trainable` accepts, and keeps them from all others.
+/// Makes the parameters whose name `trainable` accepts trainable, and freezes all others.
 pub fn set_trainable<B: Backend, M: Module<B>>(module: M, trainable: impl Fn(&str) -> bool) -> M {
     struct Flag<F>(F);
     impl<B: Backend, F: Fn(&str) -> bool> ParamMapper<B> for Flag<F> {
@@ -97,7 +97,7 @@ pub fn set_trainable<B: Backend, M: Module<B>>(module: M, trainable: impl Fn(&st
     map_params(module, &mut Flag(trainable))
 }
 
-/// Numbers of elements in a module: those that are trained, and all.
+/// Numbers of elements in a module: trainable ones and all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ParamCount {
     /// Elements that receive gradients.

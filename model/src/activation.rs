@@ -1,15 +1,15 @@
-//! The non-linearities of feed-forwards, with their derivatives.
+//! Activation functions and their derivatives.
 
 use burn::tensor::{Tensor, backend::Backend};
 
-/// The non-linearity of a gated feed-forward.
+/// The activation function of a gated feed-forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Activation {
     /// `x · sigmoid(x)`.
     Silu,
     /// `x · Φ(x)`, exactly (Hendrycks and Gimpel, 2016, arXiv:1606.08415).
     Gelu,
-    /// GELU by its tanh approximation.
+    /// GELU, tanh approximation.
     GeluTanh,
 }
 
@@ -18,10 +18,10 @@ pub(crate) const TANH_SCALE: f64 = 0.797_884_560_802_865_4;
 pub(crate) const TANH_CUBE: f64 = 0.044_715;
 
 impl Activation {
-    /// What [`from_name`](Self::from_name) knows, for messages.
+    /// The names that [`from_name`](Self::from_name) accepts, for messages.
     pub const NAMES: &str = "silu, swish, gelu, gelu_new or gelu_pytorch_tanh";
 
-    /// By the name in `config.json`.
+    /// Parses the name in `config.json`.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "silu" | "swish" => Some(Self::Silu),
@@ -47,7 +47,7 @@ impl Activation {
     pub fn derivative<B: Backend, const D: usize>(self, x: Tensor<B, D>) -> Tensor<B, D> {
         match self {
             Self::Silu => {
-                // s + x·s·(1 − s). Burn's own sigmoid would compute it in f32 whatever the type of x.
+                // s + x·s·(1 − s). Burn's sigmoid always computes in f32.
                 let sigmoid = (x.clone().neg().exp() + 1.0).powi_scalar(-1);
                 sigmoid.clone() * (x * (sigmoid.neg() + 1.0) + 1.0)
             }
@@ -68,7 +68,7 @@ impl Activation {
 /// `1 / √(2π)`.
 pub(crate) const INV_SQRT_TAU: f64 = 0.398_942_280_401_432_7;
 
-/// `Φ(x)`, the share of the normal distribution below x.
+/// `Φ(x)`, the standard normal distribution function.
 fn normal_share<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     ((x * std::f64::consts::FRAC_1_SQRT_2).erf() + 1.0) * 0.5
 }

@@ -1,12 +1,13 @@
-//! Decoder operations under autodiff: nodes that save only what their gradient needs.
+//! Decoder operations under autodiff: nodes that save only what their gradients need.
 //!
-//! Each forward runs on the inner backend, with its kernel; each backward calls the `_backward` of
-//! [`ModelBackend`], again on the inner backend. What is saved: norms their input; rotate_half the angles; gated its two
-//! inputs; attention q, k, v, output and one number a query; cross-entropy its gradient, made together with the loss.
+//! Each forward runs on the inner backend, with its kernel; each backward calls the `_backward` of [`ModelBackend`],
+//! again on the inner backend. Saved for backward: the input of norms; the angles of rotate_half; the two inputs of
+//! gated; attention's q, k, v, output and one number per query; cross-entropy's gradient, which is computed together
+//! with the loss.
 //!
-//! The `_recomputed` forms are "memory-bound" in Burn's words: with
-//! [`BalancedCheckpointing`](burn_autodiff::checkpoint::strategy::BalancedCheckpointing) their outputs are made again
-//! when the first operation asks for them in backward, and dropped after the last.
+//! The `_recomputed` operations are "memory-bound" in Burn's terms: with
+//! [`BalancedCheckpointing`](burn_autodiff::checkpoint::strategy::BalancedCheckpointing) their outputs are recomputed
+//! when backward first needs them, and dropped after the last use.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -38,10 +39,10 @@ impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
         eps: f64,
     ) -> Tensor<Self, 2> {
         let (x, weight) = (primitive(x), primitive(weight));
-        let again = NormAgain::<B> { x: x.node.id, weight: weight.primitive.clone(), eps };
+        let recompute = NormRecompute::<B> { x: x.node.id, weight: weight.primitive.clone(), eps };
         let node = RmsNorm.prepare::<C>([x.node.clone(), weight.node.clone()]);
-        // The weight lies in `again`: as a parent, a frozen one would forbid that the output is made again.
-        let node = node.memory_bound().retro_forward(again).parents([&x]);
+        // The weight is part of `recompute`: as a parent, a frozen weight would prevent recomputation.
+        let node = node.memory_bound().retro_forward(recompute).parents([&x]);
         norm_node(node, x, weight, eps)
     }
 
@@ -118,14 +119,14 @@ impl<B: ModelBackend, C: CheckpointStrategy> ModelBackend for Autodiff<B, C> {
         activation: Activation,
     ) -> Tensor<Self, 2> {
         let (gate, up) = (primitive(gate), primitive(up));
-        let again = GatedAgain::<B> {
+        let recompute = GatedRecompute::<B> {
             gate: gate.node.id,
             up: up.node.id,
             activation,
             backend: PhantomData,
         };
         let node = Gated.prepare::<C>([gate.node.clone(), up.node.clone()]);
-        let node = node.memory_bound().retro_forward(again).parents([&gate, &up]);
+        let node = node.memory_bound().retro_forward(recompute).parents([&gate, &up]);
         gated_node(node, gate, up, activation)
     }
 
@@ -211,15 +212,15 @@ fn gated_node<B: ModelBackend, C: CheckpointStrategy>(
     })
 }
 
-/// How the output of a norm is made again.
+/// Recomputes the output of a norm.
 #[derive(Debug)]
-struct NormAgain<B: Backend> {
+struct NormRecompute<B: Backend> {
     x: NodeId,
     weight: FloatTensor<B>,
     eps: f64,
 }
 
-impl<B: ModelBackend> RetroForward for NormAgain<B> {
+impl<B: ModelBackend> RetroForward for NormRecompute<B> {
     fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
         let x = tensor(states.get_state::<FloatTensor<B>>(&self.x));
         let out = B::rms_norm(x, tensor(self.weight.clone()), self.eps);
@@ -227,16 +228,16 @@ impl<B: ModelBackend> RetroForward for NormAgain<B> {
     }
 }
 
-/// How the output of a gated feed-forward is made again.
+/// Recomputes the output of a gated product.
 #[derive(Debug)]
-struct GatedAgain<B: Backend> {
+struct GatedRecompute<B: Backend> {
     gate: NodeId,
     up: NodeId,
     activation: Activation,
     backend: PhantomData<B>,
 }
 
-impl<B: ModelBackend> RetroForward for GatedAgain<B> {
+impl<B: ModelBackend> RetroForward for GatedRecompute<B> {
     fn forward(&self, states: &mut BackwardStates, out_node: NodeId) {
         let gate = tensor(states.get_state::<FloatTensor<B>>(&self.gate));
         let up = tensor(states.get_state::<FloatTensor<B>>(&self.up));

@@ -1,4 +1,4 @@
-//! The backend's share of a decoder: the operations that are worth a kernel of their own.
+//! Decoder operations that backends implement with kernels.
 
 use std::sync::Arc;
 
@@ -10,9 +10,8 @@ use crate::{Activation, AttentionMask, Scoring};
 
 /// A backend that runs a decoder.
 ///
-/// Every operation has a portable default ([`portable`]). A backend with a kernel overrides it, and must equal the
-/// default in value and gradient. Under autodiff each forward is a node of its own, whose gradient is the `_backward`
-/// beside it (`autodiff.rs`).
+/// Every operation has a portable default ([`portable`]). A kernel overrides it and must equal it in value and
+/// gradient. Under autodiff each forward is one node, whose gradient is the matching `_backward` (`autodiff.rs`).
 pub trait ModelBackend: LoraBackend {
     /// `x / √(mean(x²) + eps) · weight` (Zhang and Sennrich, 2019, arXiv:1910.07467).
     ///
@@ -31,8 +30,8 @@ pub trait ModelBackend: LoraBackend {
         portable::rms_norm_backward(x, weight, grad, eps)
     }
 
-    /// `(x − mean(x)) / √(var(x) + eps) · weight + bias` (Ba et al., 2016, arXiv:1607.06450); the variance is that of the
-    /// features themselves, not an estimate from a sample.
+    /// `(x − mean(x)) / √(var(x) + eps) · weight + bias` (Ba et al., 2016, arXiv:1607.06450); with the population
+    /// variance (no Bessel correction).
     ///
     /// `x`, output: `[tokens, features]`; `weight`, `bias`: `[features]`.
     fn layer_norm_forward(
@@ -54,8 +53,8 @@ pub trait ModelBackend: LoraBackend {
         portable::layer_norm_backward(x, weight, grad, eps)
     }
 
-    /// As [`rms_norm`](Self::rms_norm). Under autodiff the output isn't kept for the operations that need it in
-    /// backward: it is made again from `x` there, which costs no matrix product.
+    /// As [`rms_norm`](Self::rms_norm). Under autodiff the output isn't kept: backward recomputes it from `x`, without
+    /// a matrix product.
     fn rms_norm_recomputed(
         x: Tensor<Self, 2>,
         weight: Tensor<Self, 1>,
@@ -64,18 +63,18 @@ pub trait ModelBackend: LoraBackend {
         Self::rms_norm(x, weight, eps)
     }
 
-    /// The residual stream with what a block adds to it: `x` `[batch, seq, features]`, `y` `[batch · seq, features]`.
+    /// Adds a block's output to the residual stream: `x` `[batch, seq, features]`, `y` `[batch · seq, features]`.
     ///
-    /// A node of its own under autodiff, because Burn's sum is one that is made again in backward, and would ask for
-    /// every sum below it.
+    /// One node under autodiff, because Burn recomputes its own sums in backward, and with them every sum before.
     fn residual(x: Tensor<Self, 3>, y: Tensor<Self, 2>) -> Tensor<Self, 3> {
         let dims = x.dims();
         x + y.reshape(dims)
     }
 
-    /// Sets the heads of each token apart: `[batch · seq, heads · head_dim] -> [batch, heads, seq, head_dim]`, a view.
+    /// Splits each token's features into heads: `[batch · seq, heads · head_dim] -> [batch, heads, seq, head_dim]`, a
+    /// view.
     ///
-    /// A node of its own under autodiff, because Burn's views keep what they look at until backward.
+    /// One node under autodiff, because Burn's views keep their source until backward.
     fn split_heads(x: Tensor<Self, 2>, dims: [usize; 4]) -> Tensor<Self, 4> {
         let [batch, heads, seq, head_dim] = dims;
         x.reshape([batch, seq, heads, head_dim]).swap_dims(1, 2)
@@ -102,8 +101,7 @@ pub trait ModelBackend: LoraBackend {
         portable::gated(gate, up, activation)
     }
 
-    /// As [`gated`](Self::gated). Under autodiff the output isn't kept for the operations that need it in backward: it
-    /// is made again from `gate` and `up`.
+    /// As [`gated`](Self::gated). Under autodiff the output isn't kept: backward recomputes it from `gate` and `up`.
     fn gated_recomputed(
         gate: Tensor<Self, 2>,
         up: Tensor<Self, 2>,
@@ -122,8 +120,7 @@ pub trait ModelBackend: LoraBackend {
         portable::gated_backward(gate, up, grad, activation)
     }
 
-    /// Attention in which a query sees what `mask` lets it see: softmax of `q · kᵀ · scale`, with its soft cap if there is
-    /// one, times `v`.
+    /// Masked attention: softmax of `q · kᵀ · scale`, soft-capped as given by `scoring`, times `v`.
     ///
     /// Query head h reads key and value head `h / (heads / kv_heads)`.
     ///
@@ -140,8 +137,8 @@ pub trait ModelBackend: LoraBackend {
         Self::attention_forward(q, k, v, mask, scoring).0
     }
 
-    /// As [`causal_attention`](Self::causal_attention), with the logarithm of each softmax's denominator,
-    /// `[batch, heads, seq]`: all that the gradient needs beside inputs and output.
+    /// As [`causal_attention`](Self::causal_attention), with the logarithm of each softmax's denominator, `[batch,
+    /// heads, seq]`, which the gradient needs in addition to inputs and output.
     fn attention_forward(
         q: Tensor<Self, 4>,
         k: Tensor<Self, 4>,
@@ -170,9 +167,9 @@ pub trait ModelBackend: LoraBackend {
         portable::attention_backward(q, k, v, out, log_sum, grad, mask, scoring)
     }
 
-    /// The sum over rows of `-log softmax(logits)[target]`, of soft-capped logits if there is a cap.
+    /// The sum over rows of `-log softmax(logits)[target]`, of soft-capped logits if `soft_cap` is given.
     ///
-    /// `logits`: `[rows, vocab]`; `targets`: `[rows]`; output: `[1]`, in f32 where logits have 16 bits.
+    /// `logits`: `[rows, vocab]`; `targets`: `[rows]`; output: `[1]`, in f32 for 16-bit logits.
     fn cross_entropy_sum(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,
@@ -181,13 +178,13 @@ pub trait ModelBackend: LoraBackend {
         portable::cross_entropy_sum(logits, targets, soft_cap)
     }
 
-    /// `x · factor`, one factor for all: `[rows, columns]` and `[1]`. In the type of `x`, which the factor need not have.
+    /// `x · factor` with a scalar factor: `[rows, columns]` and `[1]`. In the type of `x`; the factor's may differ.
     fn scaled(x: Tensor<Self, 2>, factor: Tensor<Self, 1>) -> Tensor<Self, 2> {
         portable::scaled(x, factor)
     }
 
-    /// As [`cross_entropy_sum`](Self::cross_entropy_sum), with the gradient by `logits`: `softmax(logits) − onehot(target)`,
-    /// times the cap's slope.
+    /// As [`cross_entropy_sum`](Self::cross_entropy_sum), with the gradient by `logits`: `softmax(logits) −
+    /// onehot(target)`, times the soft cap's derivative.
     fn cross_entropy_with_grad(
         logits: Tensor<Self, 2>,
         targets: Tensor<Self, 1, Int>,

@@ -13,16 +13,16 @@ use crate::{
 /// A decoder-only language model.
 ///
 /// The three parts [`embed`](Self::embed), [`DecoderLayer::forward`] and [`head`](Self::head) are public, because a
-/// trainer that recomputes, or that needs logits for some positions only, runs them one by one.
+/// trainer with recomputation, or with logits at some positions only, calls them separately.
 #[derive(Module, Debug)]
 pub struct CausalLm<B: Backend> {
     /// Everything below the head.
     pub model: Decoder<B>,
-    /// The output head, `[vocab, hidden]`; `None` where its weight is the embedding's.
+    /// The output head, `[vocab, hidden]`; `None` if it shares the embedding's weight.
     pub lm_head: Option<Linear<B>>,
-    /// Rows of the head that are trained in place of its own; where it is the embedding's, those are too.
+    /// Trained rows that replace rows of the head. A tied head uses the embedding's.
     pub head_tokens: Option<TokenRows<B>>,
-    /// The bound that logits approach; `None`: they have none.
+    /// Soft cap of the logits.
     #[module(skip)]
     pub soft_cap: Option<f64>,
 }
@@ -38,12 +38,12 @@ pub struct Decoder<B: Backend> {
     pub norm: RmsNorm<B>,
 }
 
-/// A table with a row a token.
+/// A table with a row per token.
 #[derive(Module, Debug)]
 pub struct Embedding<B: Backend> {
     /// `[vocab, hidden]`.
     pub weight: Param<Tensor<B, 2>>,
-    /// Rows that are trained in place of the table's own.
+    /// Trained rows that replace rows of the table.
     pub tokens: Option<TokenRows<B>>,
 }
 
@@ -55,21 +55,21 @@ impl<B: QuantBackend> Embedding<B> {
         let ids = ids.reshape([batch * seq]);
         let found = self.weight.val().select(0, ids.clone());
         let found = match &self.tokens {
-            // What is trained has a type of its own, whatever the table is held in.
+            // Trained rows have their own type, independent of the table's.
             Some(tokens) => tokens.replace_vectors(in_type(found, tokens.rows.val().dtype()), ids),
             None => found,
         };
         in_type(found, self.activation_type()).reshape([batch, seq, hidden])
     }
 
-    /// The type of the residual stream, and of all that is computed from it.
+    /// The type of the residual stream and of activations.
     fn activation_type(&self) -> DType {
         B::activation_type(self.weight.val().dtype())
     }
 }
 
 impl<B: Backend> CausalLm<B> {
-    /// Every linear layer with its path: where LoRA may put adapters. The embedding's use as a tied head is none.
+    /// Every linear layer with its path, mutable, for adapters. A tied head is not one of them.
     pub fn linears_mut(&mut self) -> Vec<NamedLinear<'_, B>> {
         let mut linears = Vec::new();
         for (i, layer) in self.model.layers.iter_mut().enumerate() {
@@ -83,7 +83,7 @@ impl<B: Backend> CausalLm<B> {
         linears
     }
 
-    /// Every linear layer with its path, to look at.
+    /// Every linear layer with its path.
     pub fn linears(&self) -> Vec<(String, &Linear<B>)> {
         let blocks =
             self.model.layers.iter().enumerate().flat_map(|(i, layer)| {
@@ -103,7 +103,7 @@ impl<B: Backend> CausalLm<B> {
             .collect()
     }
 
-    /// Rows of tokens that are trained by themselves, with the paths of their tables.
+    /// Separately trained token rows, with the paths of their tables.
     pub fn token_rows(&self) -> Vec<NamedTokenRows<'_, B>> {
         let embedding =
             self.model.embed_tokens.tokens.iter().map(|rows| ("model.embed_tokens", rows));
@@ -111,20 +111,19 @@ impl<B: Backend> CausalLm<B> {
         tables.map(|(name, rows)| NamedTokenRows { name: name.into(), rows }).collect()
     }
 
-    /// The device that the model lies on.
+    /// The model's device.
     pub fn device(&self) -> B::Device {
         self.model.embed_tokens.weight.device()
     }
 }
 
 impl<B: QuantBackend> CausalLm<B> {
-    /// The type of activations. Weights may be held in a smaller one.
+    /// The type of activations. Weights may have a smaller one.
     pub fn activation_type(&self) -> DType {
         self.model.embed_tokens.activation_type()
     }
 
-    /// The same function, dense and without adapters: quantized weights dequantized, and every delta folded in. Tied
-    /// weights stay tied.
+    /// Merges adapters and token rows into dense weights; quantized weights are dequantized. Tied weights stay tied.
     pub fn merge(mut self) -> Self {
         for NamedLinear { linear, .. } in self.linears_mut() {
             *linear = linear.clone().merge();
@@ -132,7 +131,7 @@ impl<B: QuantBackend> CausalLm<B> {
         self.merge_tokens()
     }
 
-    /// Quantizes the dense weights of the linear layers, but for the head and what `quantization` skips.
+    /// Quantizes the dense weights of the linear layers, except the head and what `quantization` skips.
     pub fn quantize(mut self, quantization: &Quantization) -> Self {
         let device = self.device();
         for NamedLinear { name, is_head, linear } in self.linears_mut() {
@@ -168,7 +167,7 @@ impl<B: ModelBackend> CausalLm<B> {
         self.model.layers.iter().fold(embedded, |x, layer| layer.forward(x, inputs, dropout))
     }
 
-    /// As [`hidden`](Self::hidden), for tokens that follow those in `cache`, which grows by them.
+    /// As [`hidden`](Self::hidden), for tokens that follow the cached ones; appends them to `cache`.
     pub fn hidden_with_cache(&self, inputs: &Inputs<B>, cache: &mut KvCache<B>) -> Tensor<B, 3> {
         let mut x = self.embed(inputs);
         for (i, layer) in self.model.layers.iter().enumerate() {
@@ -211,7 +210,7 @@ impl<B: ModelBackend> CausalLm<B> {
         }
     }
 
-    /// Logits at every position: `[batch, seq, vocab]`. For small inputs; training never needs them all.
+    /// Logits at every position: `[batch, seq, vocab]`. For small inputs: training never computes all logits.
     pub fn logits(&self, inputs: &Inputs<B>) -> Tensor<B, 3> {
         let hidden = self.hidden(inputs, None);
         let [batch, seq, width] = hidden.dims();

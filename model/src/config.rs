@@ -1,11 +1,11 @@
-//! What a model is, whatever its family: the numbers that the blocks are built from.
+//! A model's architecture, independent of its family.
 
 use emberlm_quant::bnb::BnbConfig;
 
 use crate::linears::in_block;
 use crate::{Activation, BlockLinear, LinearRole, RopeConfig, RopeKind, Scoring};
 
-/// A decoder-only language model, described.
+/// The architecture of a decoder-only language model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelConfig {
     /// The family's name, `model_type` in `config.json`.
@@ -14,7 +14,7 @@ pub struct ModelConfig {
     pub vocab_size: usize,
     /// Width of the residual stream.
     pub hidden_size: usize,
-    /// Width of the feed-forward's inside.
+    /// Inner width of the feed-forward.
     pub intermediate_size: usize,
     /// Blocks.
     pub num_hidden_layers: usize,
@@ -22,13 +22,13 @@ pub struct ModelConfig {
     pub num_attention_heads: usize,
     /// Key and value heads; each serves `num_attention_heads / num_key_value_heads` query heads.
     pub num_key_value_heads: usize,
-    /// Features a head.
+    /// Features per head.
     pub head_dim: usize,
-    /// Added to the mean square before the root.
+    /// Added to the mean square before the square root.
     pub rms_norm_eps: f64,
     /// Positions.
     pub rope: RopeConfig,
-    /// The feed-forward's non-linearity.
+    /// The feed-forward's activation function.
     pub activation: Activation,
     /// Whether q, k and v have biases.
     pub qkv_bias: bool,
@@ -36,21 +36,21 @@ pub struct ModelConfig {
     pub output_bias: bool,
     /// Whether the feed-forward's layers have biases.
     pub mlp_bias: bool,
-    /// Whether the head's weight is the embedding's.
+    /// Whether the output head shares the embedding's weight.
     pub tie_word_embeddings: bool,
-    /// For each block, how many positions back it sees (itself included); `None`: all.
+    /// For each block, the sliding window in tokens (the current one included); `None`: full attention.
     pub sliding_windows: Vec<Option<usize>>,
-    /// Longest sequence that it was made for.
+    /// Maximum sequence length.
     pub max_position_embeddings: usize,
     /// Standard deviation of random initial weights.
     pub initializer_range: f64,
-    /// Tokens that end a text, by `config.json`.
+    /// End-of-text tokens in `config.json`.
     pub eos_token_ids: Vec<u32>,
-    /// The bound that attention's scores approach, before the mask (`tanh(s / cap) · cap`); `None`: they have none.
+    /// Soft cap of attention scores, before the mask (`tanh(s / cap) · cap`).
     pub attention_soft_cap: Option<f64>,
-    /// The same for the logits.
+    /// Soft cap of the logits.
     pub logit_soft_cap: Option<f64>,
-    /// How the checkpoint's linear layers are stored, if quantized.
+    /// Quantization of the checkpoint's linear layers.
     pub quantization: Option<BnbConfig>,
 }
 
@@ -104,7 +104,7 @@ impl ModelConfig {
         faults
     }
 
-    /// How attention's scores follow from the scalar products of queries and keys.
+    /// How attention scores are computed from the dot products of queries and keys.
     pub fn scoring(&self) -> Scoring {
         let scale = 1.0 / (self.head_dim as f64).sqrt();
         Scoring { scale, soft_cap: self.attention_soft_cap }

@@ -1,4 +1,4 @@
-//! What a forward pass is given: tokens, positions, and who may see whom.
+//! The inputs of a forward pass: tokens, positions and attention masks.
 
 use std::any::Any;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,7 +8,7 @@ use emberlm_quant::host::{float_tensor, index_tensor};
 
 use crate::{ModelConfig, RotaryTable};
 
-/// A batch of token sequences, as host numbers. All slices are `[rows, seq]`, row-major.
+/// A batch of token sequences on the host. All slices are `[rows, seq]`, row-major.
 #[derive(Debug, Clone, Copy)]
 pub struct SequenceBatch<'a> {
     /// Rows.
@@ -19,22 +19,22 @@ pub struct SequenceBatch<'a> {
     pub ids: &'a [u32],
     /// The position of each token within its own sequence.
     pub positions: &'a [u32],
-    /// Which sequence of its row each token belongs to; tokens see only their own. 0 is padding.
+    /// The sequence within its row that each token belongs to; tokens attend only to their own sequence. 0 is padding.
     pub segments: &'a [u32],
 }
 
-/// What a forward pass under autodiff keeps for backward. The gradients are the same, to the last bit.
+/// What a forward pass under autodiff keeps for backward. The gradients have the same bits either way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Keep {
     /// Every input of an operation that has a gradient.
     #[default]
     All,
-    /// What is costly to make. The outputs of norms and of the gated feed-forward are made again in backward; no matrix
-    /// product is. Takes effect on `Autodiff<B, BalancedCheckpointing>`; elsewhere it is [`All`](Self::All).
+    /// Only what is expensive to recompute: backward recomputes the outputs of norms and of the gated product, but no
+    /// matrix product. Requires `Autodiff<B, BalancedCheckpointing>`; elsewhere it equals [`All`](Self::All).
     Costly,
 }
 
-/// A [`SequenceBatch`] on a device, with all that depends on it and not on the block: made once a forward pass.
+/// A [`SequenceBatch`] on a device, with everything that all blocks share; built once per forward pass.
 #[derive(Debug, Clone)]
 pub struct Inputs<B: Backend> {
     /// `[rows, seq]`.
@@ -45,14 +45,14 @@ pub struct Inputs<B: Backend> {
     pub sin: Tensor<B, 4>,
     /// What is kept for backward.
     pub keep: Keep,
-    /// What is added to the embedded tokens, in training: `[rows, seq, hidden]`.
+    /// Noise added to the token embeddings in training: `[rows, seq, hidden]`.
     pub noise: Option<Tensor<B, 3>>,
-    /// One mask for each window that blocks of the model use.
+    /// One mask for each window size among the model's blocks.
     masks: Vec<Arc<AttentionMask>>,
 }
 
 impl<B: Backend> Inputs<B> {
-    /// Brings a batch to a device.
+    /// Moves a batch to a device.
     ///
     /// # Panics
     /// If a slice's length isn't `rows * seq`.
@@ -60,7 +60,7 @@ impl<B: Backend> Inputs<B> {
         Self::with_past(config, batch, 0, device)
     }
 
-    /// As [`new`](Self::new), where each row goes on after `past` tokens of its (only) sequence that lie in a cache.
+    /// As [`new`](Self::new), where each row is one sequence and continues after `past` cached tokens.
     ///
     /// # Panics
     /// If a slice's length isn't `rows * seq`.
@@ -72,9 +72,9 @@ impl<B: Backend> Inputs<B> {
     ) -> Self {
         let SequenceBatch { rows, seq, ids, positions, segments } = batch;
         for (name, slice) in [("ids", ids), ("positions", positions), ("segments", segments)] {
-            assert_eq!(slice.len(), rows * seq, "{name} of a batch of {rows} × {seq}");
+            assert_eq!(slice.len(), rows * seq, "length of {name} in a batch of {rows} × {seq}");
         }
-        // Rows never share a sequence, whatever they number theirs.
+        // Equal segment numbers in different rows are different sequences.
         let sequences: Vec<u64> = segments
             .iter()
             .enumerate()
@@ -99,38 +99,39 @@ impl<B: Backend> Inputs<B> {
         }
     }
 
-    /// The same, keeping `keep` for backward.
+    /// Sets what is kept for backward.
     pub fn keeping(self, keep: Keep) -> Self {
         Self { keep, ..self }
     }
 
-    /// The same, with `noise: [rows, seq, hidden]` added to the embedded tokens.
+    /// Adds `noise: [rows, seq, hidden]` to the token embeddings.
     pub fn with_noise(self, noise: Option<Tensor<B, 3>>) -> Self {
         Self { noise, ..self }
     }
 
-    /// The mask for blocks with this window.
+    /// The mask of blocks with this window.
     ///
     /// # Panics
-    /// If no block of the model that these inputs were made for has it.
+    /// If no block of the inputs' model has this window.
     pub fn mask(&self, window: Option<usize>) -> &Arc<AttentionMask> {
         let mask = self.masks.iter().find(|mask| mask.window == window);
-        mask.expect("inputs are made with a mask for each window of their model")
+        mask.expect("inputs have a mask for each window of their model")
     }
 }
 
-/// An [`AttentionMask`] as ranges, on a device.
+/// An [`AttentionMask`] as ranges on a device.
 #[derive(Debug, Clone)]
 pub struct MaskRanges<B: Backend> {
-    /// `[rows, seq]`: the first key that each query sees; the last is its own.
+    /// `[rows, seq]`: the first key that each query attends to; the last one is its own position.
     pub first_key: Tensor<B, 2, Int>,
-    /// `[rows, keys]`: the end of the queries that see each key; the first is its own, or query 0 for keys in a cache.
+    /// `[rows, keys]`: the end of the range of queries that attend to each key; it starts at the key's position, or at
+    /// query 0 for cached keys.
     pub end_query: Tensor<B, 2, Int>,
 }
 
-/// Who may see whom: a query sees the keys of its own sequence up to itself, and within its window.
+/// The causal mask: a query attends to the keys of its own sequence, up to its position and within its window.
 ///
-/// A sequence is a run of tokens with the same segment number, so what a query sees is one range of keys.
+/// A sequence is a run of tokens with the same segment number, so each query attends to one range of keys.
 pub struct AttentionMask {
     /// Rows.
     pub rows: usize,
@@ -138,12 +139,12 @@ pub struct AttentionMask {
     pub seq: usize,
     /// Keys before the first query (in a cache).
     pub past: usize,
-    /// How many keys back a query sees, itself included.
+    /// Sliding window: number of keys a query attends to, its own included.
     pub window: Option<usize>,
-    /// `[rows, seq]`: the first key that each query sees, counted from the start of the cache.
+    /// `[rows, seq]`: the first key that each query attends to, counted from the start of the cache.
     first_key: Vec<usize>,
-    /// The forms that a backend has asked for, to be made once.
-    made: Mutex<Vec<Box<dyn Any + Send>>>,
+    /// Backend-specific forms of the mask, built on first use.
+    cache: Mutex<Vec<Box<dyn Any + Send>>>,
 }
 
 impl std::fmt::Debug for AttentionMask {
@@ -174,29 +175,29 @@ impl AttentionMask {
                 first_key.push(start.max(in_window));
             }
         }
-        Self { rows, seq, past, window, first_key, made: Mutex::default() }
+        Self { rows, seq, past, window, first_key, cache: Mutex::default() }
     }
 
-    /// The keys that query `query` of row `row` sees, counted from the start of the cache. Never empty.
+    /// The keys that query `query` of row `row` attends to, counted from the start of the cache. Never empty.
     pub fn keys(&self, row: usize, query: usize) -> std::ops::Range<usize> {
         self.first_key[row * self.seq + query]..self.past + query + 1
     }
 
-    /// The mask as a summand for scores, `[rows, 1, seq, keys]`: 0 where a query sees, very negative where not;
-    /// `None` where every query sees every key. Made on first use: kernels that skip what is masked never ask.
+    /// The additive mask, `[rows, 1, seq, keys]`: 0 for visible keys, very negative for masked ones; `None` if nothing
+    /// is masked. Built on first use: kernels that skip masked keys don't need it.
     pub fn additive<B: Backend>(&self, device: &B::Device) -> Option<Tensor<B, 4>> {
-        self.made_once(|| self.make_additive(device))
+        self.cached(|| self.make_additive(device))
     }
 
-    /// The mask as ranges on a device, for kernels that skip what is masked.
+    /// The mask as ranges on a device, for kernels that skip masked keys.
     pub fn ranges<B: Backend>(&self, device: &B::Device) -> MaskRanges<B> {
-        self.made_once(|| {
+        self.cached(|| {
             let keys = self.past + self.seq;
             let tensor = |values: Vec<i32>, n| {
                 Tensor::from_data(TensorData::new(values, [self.rows, n]), (device, DType::I32))
             };
             let first_key = self.first_key.iter().map(|&key| key as i32).collect();
-            // A query's first key never lies before that of an earlier query of its row.
+            // Within a row, first keys never decrease from query to query.
             let end_query = |key: usize, row: &[usize]| row.partition_point(|&first| first <= key);
             let rows = self.first_key.chunks(self.seq.max(1));
             let end_query =
@@ -208,20 +209,20 @@ impl AttentionMask {
         })
     }
 
-    /// What `make` gives, or gave when it was asked for the same type before.
-    fn made_once<T: Clone + Send + 'static>(&self, make: impl FnOnce() -> T) -> T {
-        // A panic elsewhere can't leave the list half-written.
-        let mut made = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(form) = made.iter().find_map(|any| any.downcast_ref::<T>()) {
+    /// The cached value of type `T`; `make` builds it on first use.
+    fn cached<T: Clone + Send + 'static>(&self, make: impl FnOnce() -> T) -> T {
+        // A panic elsewhere can't leave the list inconsistent.
+        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(form) = cache.iter().find_map(|any| any.downcast_ref::<T>()) {
             return form.clone();
         }
         let form = make();
-        made.push(Box::new(form.clone()));
+        cache.push(Box::new(form.clone()));
         form
     }
 
     fn make_additive<B: Backend>(&self, device: &B::Device) -> Option<Tensor<B, 4>> {
-        /// Far below any score, and far enough from the least f32 that a score can be added.
+        /// Far below any score, and far enough from f32's minimum that adding a score is safe.
         const HIDDEN: f32 = -1e30;
         let keys = self.past + self.seq;
         let mut values = vec![HIDDEN; self.rows * self.seq * keys];

@@ -1,11 +1,11 @@
-//! Keys and values of tokens that have been through the model.
+//! The KV cache for generation.
 
 use burn::tensor::{Tensor, backend::Backend};
 
 /// The keys and values of one block: `[batch, kv_heads, tokens, head_dim]`, keys after rotation.
 pub(crate) type LayerCache<B> = Option<(Tensor<B, 4>, Tensor<B, 4>)>;
 
-/// The cache of a whole model. It belongs to whoever generates; the model only adds to it.
+/// The KV cache of all blocks. The caller owns it; the model appends to it.
 #[derive(Debug, Clone)]
 pub struct KvCache<B: Backend> {
     layers: Vec<LayerCache<B>>,
@@ -17,7 +17,7 @@ impl<B: Backend> KvCache<B> {
         Self { layers: vec![None; layers] }
     }
 
-    /// Tokens that it holds.
+    /// Number of cached tokens.
     pub fn len(&self) -> usize {
         let first = self.layers.first().and_then(Option::as_ref);
         first.map_or(0, |(keys, _)| {
@@ -26,7 +26,7 @@ impl<B: Backend> KvCache<B> {
         })
     }
 
-    /// Whether it holds none.
+    /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -36,7 +36,7 @@ impl<B: Backend> KvCache<B> {
     }
 }
 
-/// Adds new keys and values to a block's cache and returns all there are.
+/// Appends keys and values to a block's cache and returns the whole cache.
 pub(crate) fn extend<B: Backend>(
     cache: &mut LayerCache<B>,
     keys: Tensor<B, 4>,

@@ -1,7 +1,7 @@
-//! Decoder-only language models: one set of blocks, and families that are data.
+//! Decoder-only language models: one implementation of the blocks, and model families as data.
 //!
-//! A Hugging Face folder becomes a [`ModelConfig`] (by its [`family`]) and a [`CausalLm`]; field paths are checkpoint keys,
-//! so `model.layers.0.self_attn.q_proj` names the same layer here, in a safetensors file and in a LoRA target.
+//! A Hugging Face folder becomes a [`ModelConfig`] (by its [`family`]) and a [`CausalLm`]; field paths are checkpoint
+//! keys, so `model.layers.0.self_attn.q_proj` is the same layer here, in safetensors files and in LoRA targets.
 #![deny(missing_docs)]
 
 mod activation;

@@ -74,7 +74,7 @@ impl LinearRole {
     }
 }
 
-/// A linear layer of a block, described.
+/// A linear layer of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct BlockLinear {
     /// What it computes.

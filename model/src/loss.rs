@@ -7,8 +7,8 @@ use crate::ModelBackend;
 
 /// The sum over rows of the negative log-likelihood of each row's target token, in nats: `[1]`.
 ///
-/// A sum and not a mean, because the denominator is the number of supervised tokens of the whole step, which a
-/// micro-batch can't know. `logits`: `[rows, vocab]`, before their soft cap, if they have one; `targets`: one token a row.
+/// A sum, not a mean: the denominator is the number of supervised tokens of the whole step, which a micro-batch doesn't
+/// know. `logits`: `[rows, vocab]`, before their soft cap, if any; `targets`: one token a row.
 ///
 /// # Panics
 /// If the number of targets isn't the number of rows.
@@ -18,7 +18,7 @@ pub fn cross_entropy_sum<B: ModelBackend>(
     soft_cap: Option<f64>,
 ) -> Tensor<B, 1> {
     let [rows, _] = logits.dims();
-    assert_eq!(rows, targets.len(), "one target a row of logits");
+    assert_eq!(rows, targets.len(), "one target for each row of logits");
     let targets = index_tensor(targets.iter().map(|&id| id as usize), [rows], &logits.device());
     B::cross_entropy_sum(logits, targets, soft_cap)
 }

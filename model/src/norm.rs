@@ -1,4 +1,4 @@
-//! Root-mean-square normalisation.
+//! RMSNorm.
 
 use burn::module::{Module, Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
@@ -21,7 +21,7 @@ impl<B: Backend> RmsNorm<B> {
 }
 
 impl<B: ModelBackend> RmsNorm<B> {
-    /// `[tokens, features] -> [tokens, features]`. Whether the output is kept for backward, `keep` says.
+    /// `[tokens, features] -> [tokens, features]`. `keep` decides whether the output is kept for backward.
     pub fn forward(&self, x: Tensor<B, 2>, keep: Keep) -> Tensor<B, 2> {
         match keep {
             Keep::All => B::rms_norm(x, self.weight.val(), self.eps),

@@ -1,7 +1,7 @@
-//! The operations of [`ModelBackend`](crate::ModelBackend), composed of Burn's own: what every backend can do, and what
-//! kernels are held against. Each has its gradient beside it, written out, so that none runs under autodiff.
+//! The operations of [`ModelBackend`](crate::ModelBackend), composed of Burn's operations: the fallback for every
+//! backend and the reference for kernels. Each one has an explicit gradient, so none of them runs under autodiff.
 //!
-//! Values of 16 bits are computed with in f32, and rounded at the end, as kernels do it.
+//! 16-bit values are computed in f32 and rounded at the end, as in the kernels.
 
 use burn::tensor::{DType, IndexingUpdateOp, Int, Tensor, backend::Backend};
 use emberlm_quant::portable::in_type;
@@ -19,7 +19,7 @@ pub struct AttentionGradients<B: Backend> {
     pub d_v: Tensor<B, 4>,
 }
 
-/// Values of 16 bits in f32; others as they are.
+/// 16-bit values as f32; others unchanged.
 fn widened<B: Backend, const D: usize>(x: Tensor<B, D>) -> Tensor<B, D> {
     let dtype = match x.dtype() {
         DType::F16 | DType::BF16 => DType::F32,
@@ -49,7 +49,7 @@ pub fn rms_norm_backward<B: Backend>(
     let normed = x / rms.clone();
     let d_weight = (grad.clone() * normed.clone()).sum_dim(0).squeeze_dim(0);
     let d_normed = grad * weight.unsqueeze();
-    // The part of the gradient along x itself is what the norm takes away.
+    // The norm removes the component of the gradient along x.
     let along = (d_normed.clone() * normed.clone()).mean_dim(1);
     let d_x = (d_normed - normed * along) / rms;
     (in_type(d_x, dtype), in_type(d_weight, weight_type))
@@ -84,14 +84,14 @@ pub fn layer_norm_backward<B: Backend>(
     let d_weight = (grad.clone() * normed.clone()).sum_dim(0).squeeze_dim(0);
     let d_bias = grad.clone().sum_dim(0).squeeze_dim(0);
     let d_normed = grad * weight.unsqueeze();
-    // What centring and scaling take away: the mean of the gradient, and its part along x.
+    // Centering and scaling remove the mean of the gradient and its component along x.
     let mean = d_normed.clone().mean_dim(1);
     let along = (d_normed.clone() * normed.clone()).mean_dim(1);
     let d_x = (d_normed - mean - normed * along) / deviation;
     (in_type(d_x, dtype), in_type(d_weight, weight_type), in_type(d_bias, weight_type))
 }
 
-/// `x` with mean 0 and variance 1 in each row, and the root of the variance before.
+/// `x` with mean 0 and variance 1 in each row, and the standard deviation before.
 fn normalised<B: Backend>(x: Tensor<B, 2>, eps: f64) -> (Tensor<B, 2>, Tensor<B, 2>) {
     let centred = x.clone() - x.mean_dim(1);
     let deviation = (centred.clone().powi_scalar(2).mean_dim(1) + eps).sqrt();
@@ -181,7 +181,7 @@ pub fn attention_backward<B: Backend>(
     let stacked_grad = stacked(grad.clone(), kv_heads);
     let d_v = stacked(shares.clone(), kv_heads).transpose().matmul(stacked_grad.clone());
     let d_shares = unstack(stacked_grad.matmul(v.transpose()));
-    // Σ shares · d_shares over the keys, without another pass over them.
+    // Σ p · dp over the keys, without another pass over them.
     let along = (grad * out).sum_dim(3);
     let d_scores = soft_cap_backward(scores, shares * (d_shares - along), scoring.soft_cap);
     let d_scores = stacked(d_scores * scoring.scale, kv_heads);
@@ -191,7 +191,7 @@ pub fn attention_backward<B: Backend>(
     AttentionGradients { d_q, d_k, d_v }
 }
 
-/// `q · kᵀ · scale`, capped, and not yet masked: `[batch, heads, seq, keys]`.
+/// `q · kᵀ · scale`, soft-capped, before the mask: `[batch, heads, seq, keys]`.
 fn scores<B: Backend>(q: Tensor<B, 4>, k: Tensor<B, 4>, scoring: Scoring) -> Tensor<B, 4> {
     let [batch, heads, seq, _] = q.dims();
     let [_, kv_heads, keys, _] = k.dims();
@@ -206,7 +206,8 @@ fn masked<B: Backend>(scores: Tensor<B, 4>, mask: &AttentionMask) -> Tensor<B, 4
     }
 }
 
-/// The query heads that share a key head, one below the other: `[batch, heads, seq, n] -> [batch, kv_heads, group · seq, n]`.
+/// The query heads of each key head, stacked along the sequence: `[batch, heads, seq, n] -> [batch, kv_heads, group ·
+/// seq, n]`.
 fn stacked<B: Backend>(x: Tensor<B, 4>, kv_heads: usize) -> Tensor<B, 4> {
     let [batch, heads, seq, n] = x.dims();
     x.reshape([batch, kv_heads, heads / kv_heads * seq, n])

@@ -5,11 +5,11 @@
 pub struct RopeConfig {
     /// Base of the frequencies.
     pub theta: f64,
-    /// How the frequencies are stretched.
+    /// How the frequencies are scaled.
     pub kind: RopeKind,
 }
 
-/// The ways in which rotary frequencies are stretched to longer contexts, as transformers' `modeling_rope_utils` computes them.
+/// Scaling of rotary frequencies for longer contexts, as in transformers' `modeling_rope_utils`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RopeKind {
     /// Not at all.
@@ -19,7 +19,7 @@ pub enum RopeKind {
         /// The factor.
         factor: f64,
     },
-    /// NTK-aware growth of the base past the trained length.
+    /// NTK-aware: the base grows beyond the trained length.
     Dynamic {
         /// The factor.
         factor: f64,
@@ -32,7 +32,7 @@ pub enum RopeKind {
         factor: f64,
         /// The trained length.
         original_max: usize,
-        /// Rotations above which a frequency stays as it is.
+        /// Rotations above which a frequency is unchanged.
         beta_fast: f64,
         /// Rotations below which a frequency is divided by the factor.
         beta_slow: f64,
@@ -45,20 +45,20 @@ pub enum RopeKind {
     LongRope {
         /// Divisors of the frequencies up to the trained length.
         short_factor: Vec<f64>,
-        /// Divisors of the frequencies past it.
+        /// Divisors of the frequencies beyond it.
         long_factor: Vec<f64>,
         /// The trained length.
         original_max: usize,
         /// Factor on cosines and sines.
         attention_factor: f64,
     },
-    /// Llama 3.1's.
+    /// Llama 3.1's scaling.
     Llama3 {
         /// The factor.
         factor: f64,
-        /// Wavelengths above `original_max / low_freq_factor` are stretched whole.
+        /// Wavelengths above `original_max / low_freq_factor` are divided by the full factor.
         low_freq_factor: f64,
-        /// Wavelengths below `original_max / high_freq_factor` stay.
+        /// Wavelengths below `original_max / high_freq_factor` are unchanged.
         high_freq_factor: f64,
         /// The trained length.
         original_max: usize,
@@ -67,8 +67,8 @@ pub enum RopeKind {
 
 /// Cosines and sines for a list of positions, computed in f32 as transformers does.
 ///
-/// Tables are made for positions and not for a range, because packed sequences restart theirs; and some kinds depend on
-/// the length of the sequence a position belongs to, so each sequence takes its own: padding and packing change nothing.
+/// Tables are computed for given positions, not for a range, because packed sequences restart at 0. Some kinds depend
+/// on the sequence length; each sequence uses its own, so padding and packing change nothing.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RotaryTable {
     /// `[positions, head_dim / 2]`, row-major.
@@ -80,7 +80,7 @@ pub struct RotaryTable {
 impl RotaryTable {
     /// The table for `positions`, where position i belongs to the sequence `sequences[i]`.
     ///
-    /// Neighbours with the same number are one sequence; its length is its greatest position plus 1.
+    /// Adjacent positions with the same number are one sequence; its length is its largest position plus 1.
     ///
     /// # Panics
     /// If the two slices differ in length.
@@ -108,7 +108,8 @@ impl RotaryTable {
 }
 
 impl RopeConfig {
-    /// Angles a position (`[head_dim / 2]`) and the factor on cosines and sines, for a sequence of `length` positions.
+    /// Angles per position (`[head_dim / 2]`) and the factor on cosines and sines, for a sequence of `length`
+    /// positions.
     pub fn frequencies(&self, head_dim: usize, length: usize) -> (Vec<f32>, f32) {
         let half = head_dim / 2;
         let (frequencies, factor): (Vec<f64>, f64) = match &self.kind {
@@ -152,7 +153,7 @@ impl RopeConfig {
             }
             RopeKind::Llama3 { factor, low_freq_factor, high_freq_factor, original_max } => {
                 let stretch = |f: f64| {
-                    // How often the frequency turns within the trained length, between the two borders.
+                    // Rotations within the trained length, relative to the two bounds.
                     let turns = *original_max as f64 * f / std::f64::consts::TAU;
                     let keep = (turns - low_freq_factor) / (high_freq_factor - low_freq_factor);
                     let keep = keep.clamp(0.0, 1.0);
@@ -171,7 +172,7 @@ fn plain(theta: f64, head_dim: usize) -> Vec<f64> {
     (0..head_dim / 2).map(|i| theta.powf(-2.0 * i as f64 / head_dim as f64)).collect()
 }
 
-/// For each frequency, the share of the stretched one: 0 where it turns often, 1 where it turns seldom.
+/// For each frequency, the weight of the scaled one: 0 for high frequencies, 1 for low ones.
 fn yarn_ramp(
     theta: f64,
     head_dim: usize,
@@ -180,7 +181,7 @@ fn yarn_ramp(
     beta_slow: f64,
     truncate: bool,
 ) -> Vec<f64> {
-    // The (fractional) frequency index that makes this many turns within the trained length.
+    // The (fractional) index of the frequency with this many rotations within the trained length.
     let index_of = |turns: f64| {
         head_dim as f64 * (original_max as f64 / (turns * std::f64::consts::TAU)).ln()
             / (2.0 * theta.ln())
@@ -202,7 +203,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_sequence_takes_its_own_length() {
+    fn each_sequence_has_its_own_length() {
         let rope = RopeConfig {
             theta: 10_000.0,
             kind: RopeKind::Dynamic { factor: 2.0, original_max: 4 },

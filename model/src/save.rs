@@ -1,4 +1,4 @@
-//! A model back to a Hugging Face folder.
+//! Saving a model as a Hugging Face folder.
 
 use std::fs;
 use std::io::Write;
@@ -16,8 +16,8 @@ use crate::weights::{INDEX_FILE, LoadError, WEIGHTS_FILE};
 use crate::{CausalLm, ConfigError};
 
 /// Writes a model without adapters as a Hugging Face folder: safetensors in shards of at most 5 GB, and the base's
-/// `config.json` with the new dtype. Quantized layers are written as bitsandbytes stores them, all else in `dtype`.
-/// Tokenizer files are the caller's.
+/// `config.json` with the new dtype. Quantized layers are written in bitsandbytes' layout, everything else in `dtype`.
+/// The caller writes the tokenizer's files.
 ///
 /// # Errors
 /// [`LoadError::Io`], [`LoadError::Tensors`], [`LoadError::Config`].
@@ -51,12 +51,12 @@ pub fn save<B: Backend>(
 /// Hugging Face's usual limit for one file.
 const SHARD_BYTES: usize = 5_000_000_000;
 
-/// What `quantization_config` is to say about a model; `None` if it is dense.
+/// The `quantization_config` of a model; `None` if it is dense.
 fn quantization_of<B: Backend>(model: &CausalLm<B>) -> Option<BnbConfig> {
     let linears = model.linears();
     let layers = linears.iter().map(|(name, linear)| (name.as_str(), &linear.weight));
     let mut config = BnbConfig::of_layers(layers)?;
-    // transformers would leave out the head by itself only if there is no list.
+    // transformers skips the head by default only if there is no list.
     if model.lm_head.is_none() {
         config.skip_modules.push("lm_head".into());
     }
@@ -103,7 +103,7 @@ fn write_config(
         // transformers 5 writes `dtype`, older versions `torch_dtype`; the base's spelling is kept.
         let key = if keys.contains_key("dtype") { "dtype" } else { "torch_dtype" };
         keys.insert(key.into(), dtype.torch_name().into());
-        // The base's own, if it had one, is about its own files.
+        // The base's entry, if any, describes the base's files.
         keys.shift_remove("quantization_config");
         if let Some(quantization) = quantization {
             keys.insert("quantization_config".into(), quantization.to_json(dtype));

@@ -1,18 +1,18 @@
-//! Bounding numbers softly, as Gemma 2 bounds attention's scores and the logits (arXiv:2408.00118): `tanh(x / cap) · cap`.
+//! Soft caps, as Gemma 2 uses them for attention scores and logits (arXiv:2408.00118): `tanh(x / cap) · cap`.
 
 use burn::tensor::{Tensor, backend::Backend};
 
-/// How attention's scores follow from `q · kᵀ`.
+/// How attention scores are computed from `q · kᵀ`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Scoring {
-    /// Factor on the scalar products.
+    /// Factor on the dot products.
     pub scale: f64,
-    /// The bound that scores approach, before the mask; `None`: they have none.
+    /// Soft cap of the scores, before the mask.
     pub soft_cap: Option<f64>,
 }
 
 impl Scoring {
-    /// Scores without a bound.
+    /// Scores without a soft cap.
     pub fn scaled(scale: f64) -> Self {
         Self { scale, soft_cap: None }
     }
@@ -26,7 +26,7 @@ pub fn soft_capped<B: Backend, const D: usize>(x: Tensor<B, D>, cap: Option<f64>
     }
 }
 
-/// `grad` times the slope of [`soft_capped`] where it gives `y`: `1 − (y / cap)²`.
+/// `grad` times the derivative of [`soft_capped`] at its output `y`: `1 − (y / cap)²`.
 pub(crate) fn soft_cap_backward<B: Backend, const D: usize>(
     y: Tensor<B, D>,
     grad: Tensor<B, D>,

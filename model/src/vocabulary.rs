@@ -1,4 +1,4 @@
-//! A vocabulary that grows: rows for new tokens, to be trained with all else or by themselves.
+//! Adding tokens to a vocabulary: new rows, trained with the whole model or alone.
 
 use burn::module::{Param, ParamId};
 use burn::tensor::{Tensor, backend::Backend};
@@ -10,9 +10,9 @@ use emberlm_quant::{QuantBackend, Weight};
 use crate::CausalLm;
 
 impl<B: QuantBackend> CausalLm<B> {
-    /// The model with a vocabulary of `vocab` tokens: embedding and head get the rows that they lack, each the mean of
-    /// the rows that are there. (transformers' `resize_token_embeddings` draws around that mean, with a deviation of
-    /// about 1e-5 of theirs.) Nothing is taken away where `vocab` is less.
+    /// The model with a vocabulary of `vocab` tokens: embedding and head get the missing rows, each one the mean of the
+    /// existing rows. (transformers' `resize_token_embeddings` samples around that mean, with a standard deviation of
+    /// about 1e-5 of theirs.) Nothing is removed if `vocab` is smaller.
     pub fn grow_vocabulary(mut self, vocab: usize) -> Self {
         let embedding = &mut self.model.embed_tokens.weight;
         *embedding = grown_param(embedding.clone(), vocab);
@@ -30,8 +30,8 @@ impl<B: QuantBackend> CausalLm<B> {
         self
     }
 
-    /// Makes the rows of the tokens `ids` (sorted, none twice) trainable by themselves, in the embedding and in a head
-    /// of its own. They begin as they are.
+    /// Makes only the rows of the tokens `ids` (sorted, unique) trainable, in the embedding and in an untied head.
+    /// Their initial values are the current ones.
     pub fn train_tokens(mut self, ids: &[usize]) -> Self {
         if ids.is_empty() {
             return self;
@@ -46,7 +46,7 @@ impl<B: QuantBackend> CausalLm<B> {
         self
     }
 
-    /// The same function without rows that are trained by themselves: they stand in their tables.
+    /// Copies separately trained rows into their tables.
     pub fn merge_tokens(mut self) -> Self {
         let embedding = &mut self.model.embed_tokens;
         if let Some(tokens) = embedding.tokens.take() {
@@ -60,7 +60,7 @@ impl<B: QuantBackend> CausalLm<B> {
     }
 }
 
-/// The table with rows in their place, in the table's type.
+/// The table with its trained rows, in the table's type.
 fn with_rows<B: Backend>(table: Tensor<B, 2>, rows: &TokenRows<B>) -> Tensor<B, 2> {
     let held_in = table.dtype();
     let table = in_type(table, rows.rows.val().dtype());
@@ -75,7 +75,7 @@ fn grown_param<B: Backend>(table: Param<Tensor<B, 2>>, vocab: usize) -> Param<Te
 fn grown<B: Backend>(table: Tensor<B, 2>, vocab: usize) -> Tensor<B, 2> {
     let [rows, width] = table.dims();
     let Some(more) = vocab.checked_sub(rows).filter(|more| *more > 0) else { return table };
-    // On the host and in f64: the same on every backend, and no sum of many rows is rounded.
+    // On the host in f64: equal on every backend, and accurate for many rows.
     let mut sums = vec![0.0_f64; width];
     for (i, value) in table.to_data().iter::<f32>().enumerate() {
         sums[i % width] += f64::from(value);

@@ -1,4 +1,4 @@
-//! Weights: from a Hugging Face folder or from random numbers. [`save`](crate::save) writes them.
+//! Weights: loaded from a Hugging Face folder, or random. [`save`](crate::save) writes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -38,12 +38,12 @@ pub enum LoadError {
     /// A safetensors file.
     #[error(transparent)]
     Tensors(#[from] TensorFileError),
-    /// The folder holds no checkpoint in safetensors form.
-    #[error("{folder}: no {WEIGHTS_FILE} and no {INDEX_FILE} there. {hint}")]
+    /// The folder has no safetensors checkpoint.
+    #[error("{folder}: neither {WEIGHTS_FILE} nor {INDEX_FILE} found. {hint}")]
     NoWeights {
         /// The folder.
         folder: PathBuf,
-        /// What is there, and what to do.
+        /// What the folder contains, and the remedy.
         hint: String,
     },
     /// The index of a sharded checkpoint can't be read.
@@ -51,74 +51,72 @@ pub enum LoadError {
     Index {
         /// The file.
         path: PathBuf,
-        /// What is wrong.
+        /// The reason.
         reason: String,
     },
-    /// Shards that the index names and the folder lacks.
-    #[error("{path} names shards that are not there: {}. Fetch them again", .missing.join(", "))]
+    /// Shards listed in the index but missing in the folder.
+    #[error("{path} lists shards that are missing: {}. Download them again", .missing.join(", "))]
     MissingShards {
         /// The index.
         path: PathBuf,
         /// The files.
         missing: Vec<String>,
     },
-    /// Tensors and model don't pair off.
-    #[error("{folder}: the weights don't fit config.json:\n  {}", .faults.join("\n  "))]
+    /// Tensors that don't match the model.
+    #[error("{folder}: the weights don't match config.json:\n  {}", .faults.join("\n  "))]
     DoesNotFit {
         /// The folder.
         folder: PathBuf,
         /// Each tensor that is missing, unexpected or of another shape or dtype.
         faults: Vec<String>,
     },
-    /// A checkpoint that is quantized, asked for in another form.
+    /// A quantized checkpoint, requested in another format.
     #[error(
-        "this checkpoint's layers are stored as {stored}, and {asked} is asked for. Take it as it is, or quantize the dense model it was made from"
+        "the checkpoint's layers are stored as {stored}, but {asked} was requested. Use the stored format, or quantize the original dense model"
     )]
     StoredOtherwise {
-        /// The form in the files.
+        /// The format in the files.
         stored: QuantFormat,
-        /// The form asked for.
+        /// The requested format.
         asked: QuantFormat,
     },
-    /// A float type that the device has not.
-    #[error(
-        "dtype {dtype} is not to be had here: the backend, or its device, has no such type. {instead}"
-    )]
+    /// A float type that the device doesn't support.
+    #[error("dtype {dtype} is not supported by this backend or device. {instead}")]
     NoFloatType {
         /// The type.
         dtype: &'static str,
-        /// What there is.
+        /// Supported alternatives.
         instead: &'static str,
     },
-    /// The file system refused.
+    /// A file system error.
     #[error("{path}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// How the weights of a model are held.
+/// How the weights of a model are stored in memory.
 #[derive(Debug, Clone, Copy)]
 pub struct WeightForm<'a> {
-    /// The float type of what is dense. Activations have it too, unless the backend computes in a wider one
+    /// The float type of dense weights. Activations have it too, unless the backend computes in a wider one
     /// ([`QuantBackend::activation_type`]); adapters are f32 always.
     pub dtype: FloatDtype,
-    /// How the weights of the linear layers are quantized; `None`: they stay as they are stored.
+    /// How to quantize the linear layers of the blocks; `None`: as in the checkpoint.
     pub quantization: Option<&'a Quantization>,
 }
 
 impl Default for WeightForm<'_> {
-    /// In f32, linear layers as they are stored.
+    /// f32; linear layers as in the checkpoint.
     fn default() -> Self {
         Self { dtype: FloatDtype::F32, quantization: None }
     }
 }
 
 impl WeightForm<'_> {
-    /// Refuses a float type that a device has not.
+    /// Refuses a float type that the device doesn't support.
     ///
     /// # Errors
     /// [`LoadError::NoFloatType`].
@@ -130,13 +128,13 @@ impl WeightForm<'_> {
         let instead = match self.dtype {
             FloatDtype::Bf16 if has(FloatDtype::F16) => "Use f16, or f32",
             FloatDtype::F16 if has(FloatDtype::Bf16) => "Use bf16, or f32",
-            _ => "Use f32, or a backend that has it: flex, or a GPU",
+            _ => "Use f32, or a backend with this type: flex, or a GPU",
         };
         Err(LoadError::NoFloatType { dtype: self.dtype.name(), instead })
     }
 }
 
-/// A checkpoint that has been opened, and found to fit a configuration. Its tensors are read one by one.
+/// An open checkpoint that matches a configuration. Its tensors are read one by one.
 pub struct Checkpoint {
     files: Vec<TensorFile>,
     /// Which file holds each tensor.
@@ -154,7 +152,7 @@ impl Checkpoint {
     /// Opens the safetensors files of a model folder and checks every key and shape against `config`.
     ///
     /// # Errors
-    /// [`LoadError`]; missing, unexpected and misshapen tensors are listed together.
+    /// [`LoadError`]; all missing and unexpected tensors and wrong shapes are listed.
     pub fn open(folder: &Path, config: &ModelConfig) -> Result<Self, LoadError> {
         let index = folder.join(INDEX_FILE);
         let single = folder.join(WEIGHTS_FILE);
@@ -164,16 +162,16 @@ impl Checkpoint {
             let files = open_shards(folder, &index)?;
             Self::from_files(files, config, folder)
         } else {
-            Err(LoadError::NoWeights { folder: folder.into(), hint: what_is_there(folder) })
+            Err(LoadError::NoWeights { folder: folder.into(), hint: folder_hint(folder) })
         }
     }
 
-    /// Its files, in the order in which they were opened.
+    /// Its files, in the order of opening.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         self.files.iter().map(TensorFile::path)
     }
 
-    /// A checkpoint of files that are already open; `name` is for messages.
+    /// A checkpoint from files that are already open; `name` is used in messages.
     ///
     /// # Errors
     /// [`LoadError::DoesNotFit`].
@@ -247,12 +245,12 @@ impl Checkpoint {
         self.places.get(key).map(|&file| &self.files[file])
     }
 
-    /// The form in which linear layers are stored, if quantized.
+    /// The format of the stored linear layers, if quantized.
     pub fn format(&self) -> Option<QuantFormat> {
         self.quantized.values().map(StoredMatrix::format).next()
     }
 
-    /// The float type that the checkpoint's dense part is stored in: that of the embedding.
+    /// The float type of the checkpoint's dense tensors, taken from the embedding.
     pub fn dtype(&self) -> FloatDtype {
         const EMBEDDING: &str = "model.embed_tokens.weight";
         let entry = self.file_of(EMBEDDING).and_then(|file| file.entries().get(EMBEDDING));
@@ -262,24 +260,25 @@ impl Checkpoint {
     fn read(&self, key: &str) -> Result<Values, TensorFileError> {
         match self.quantized.get(key) {
             Some(matrix) => Ok(Values::Quantized(matrix.read(&|key| self.file_of(key), key)?)),
-            // Every expected key has a place: `from_files` has checked it.
+            // `from_files` has checked that every expected key exists.
             None => Ok(Values::Dense(self.files[self.places[key]].read_f32(key)?)),
         }
     }
 }
 
-/// The values of one tensor, on their way from a file to a device.
+/// The values of one tensor on the host.
 enum Values {
     Dense(Vec<f32>),
     Quantized(QuantizedMatrix),
 }
 
-/// Whether a tensor is the weight of a linear layer that may be quantized: the head and the embedding may not.
+/// Whether a tensor is the weight of a linear layer of a block. Only these are quantized: not the head, not the
+/// embedding.
 pub fn is_block_linear(key: &str) -> bool {
     key.strip_suffix(".weight").is_some_and(|path| LinearRole::at_path(path).is_some())
 }
 
-/// Tensors that older versions stored although they follow from others.
+/// Redundant tensors that older versions of transformers stored.
 fn is_derived(key: &str, config: &ModelConfig) -> bool {
     key.ends_with("rotary_emb.inv_freq") || (config.tie_word_embeddings && key == "lm_head.weight")
 }
@@ -299,7 +298,7 @@ fn open_shards(folder: &Path, index: &Path) -> Result<Vec<TensorFile>, LoadError
     there.iter().map(|shard| Ok(TensorFile::open(&folder.join(shard))?)).collect()
 }
 
-fn what_is_there(folder: &Path) -> String {
+fn folder_hint(folder: &Path) -> String {
     let Ok(entries) = fs::read_dir(folder) else {
         return "The folder doesn't exist or can't be read".into();
     };
@@ -307,10 +306,13 @@ fn what_is_there(folder: &Path) -> String {
         entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
     names.sort_unstable();
     if names.iter().any(|name| name.ends_with(".bin") || name.ends_with(".pt")) {
-        return "There are PyTorch pickles: convert them with transformers' `save_pretrained(safe_serialization=True)`".into();
+        return "It contains PyTorch pickles: convert them with transformers' `save_pretrained(safe_serialization=True)`".into();
     }
     names.truncate(12);
-    format!("There are: {}", if names.is_empty() { "no files".into() } else { names.join(", ") })
+    format!(
+        "The folder contains: {}",
+        if names.is_empty() { "no files".into() } else { names.join(", ") }
+    )
 }
 
 /// Loads a Hugging Face folder: configuration and weights, all frozen.
@@ -328,13 +330,14 @@ pub fn load<B: QuantBackend>(
 }
 
 /// Builds a model from an open checkpoint, tensor by tensor. With a quantization, each linear layer's weight is
-/// quantized as soon as it is read, so that no more than one of them is ever dense; what stays dense is rounded to the
+/// quantized as soon as it is read, so that at most one of them is dense at a time; other tensors are rounded to the
 /// form's float type.
 ///
-/// A checkpoint that is quantized stays as it is stored.
+/// A quantized checkpoint keeps its stored format.
 ///
 /// # Errors
-/// [`LoadError::Tensors`], among them a NaN in a weight; [`LoadError::StoredOtherwise`]; [`LoadError::NoFloatType`].
+/// [`LoadError::Tensors`], for example for a NaN in a weight; [`LoadError::StoredOtherwise`];
+/// [`LoadError::NoFloatType`].
 pub fn from_checkpoint<B: QuantBackend>(
     config: &ModelConfig,
     checkpoint: &Checkpoint,
@@ -363,17 +366,18 @@ pub fn from_checkpoint<B: QuantBackend>(
     build(config, dtype, device, &mut values)
 }
 
-/// A model with random weights, for pre-training: matrices normal with the configuration's deviation, biases 0, norms 1.
+/// A model with random weights, for pre-training: matrices from a normal distribution with the configuration's standard
+/// deviation, biases 0, norms 1.
 ///
-/// Each tensor depends on `seed` and its own key alone.
+/// Each tensor depends only on `seed` and its own key.
 pub fn random<B: QuantBackend>(config: &ModelConfig, seed: u64, device: &B::Device) -> CausalLm<B> {
     random_in(config, FloatDtype::F32, seed, device)
 }
 
-/// As [`random`], rounded to a float type and held in it.
+/// As [`random`], rounded to and stored in a float type.
 ///
 /// # Panics
-/// Some backends, if they have no such type ([`QuantBackend::has_float_type`]).
+/// On some backends, if the type is not supported ([`QuantBackend::has_float_type`]).
 pub fn random_in<B: QuantBackend>(
     config: &ModelConfig,
     dtype: FloatDtype,
@@ -396,7 +400,7 @@ pub fn random_in<B: QuantBackend>(
     }
 }
 
-/// Gives the values of the tensor of this key and shape.
+/// Returns the values of the tensor with this key and shape.
 type ValuesOf<'a, E> = &'a mut dyn FnMut(&str, &[usize]) -> Result<Values, E>;
 
 /// Builds a model from the values of each tensor.
@@ -423,7 +427,7 @@ fn build<B: QuantBackend, E>(
     })
 }
 
-/// Makes the parts of a model. The tensors it asks for are those of [`ModelConfig::tensors`].
+/// Builds the parts of a model. It requests exactly the tensors of [`ModelConfig::tensors`].
 struct Builder<'a, B: QuantBackend, E> {
     config: &'a ModelConfig,
     /// The type of dense weights.

@@ -1,8 +1,8 @@
-//! Multiplying by a frozen weight under autodiff: a node that keeps the weight as it is held, and nothing else.
+//! Multiplying by a frozen weight under autodiff: a node that keeps only the weight in its stored form.
 //!
-//! Composed of ordinary operations, a weight that is quantized, or of 16 bits beside f32, would stay in the graph as an f32
-//! copy until backward, and holding less would save nothing. The product itself would be held too, and the gradient of
-//! logits could not take their place.
+//! Composed of ordinary operations, a quantized weight, or a 16-bit weight with f32 activations, would stay in the
+//! graph as an f32 copy until backward, and quantization would save nothing. The product itself would be kept too, and
+//! the gradient of the logits could not reuse their memory.
 
 use burn::module::AutodiffModule;
 use burn::tensor::backend::Backend;
@@ -71,7 +71,7 @@ impl<B: QuantBackend, C: CheckpointStrategy> QuantBackend for Autodiff<B, C> {
     }
 }
 
-/// By a dense weight that is frozen.
+/// The product with a frozen dense weight.
 #[derive(Debug)]
 struct MatmulFrozen;
 

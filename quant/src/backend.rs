@@ -1,36 +1,35 @@
-//! The backend's share of a weight: multiplying by it.
+//! The backend's operations on weights.
 
 use burn::tensor::{DType, Tensor, backend::Backend};
 
 use crate::tensor_file::FloatDtype;
 use crate::{Blockwise, DynamicMap, Packing, Quantized, blockwise, portable};
 
-/// Elements of the panels in which the CPU kernels decode a weight: 16 MiB in f32, large enough that cutting a weight up
-/// costs the product nothing.
+/// Elements of the panels in which the CPU kernels decode a weight: 16 MiB in f32, large enough not to slow down the
+/// product.
 pub const PANEL: usize = 1 << 22;
 
 /// A backend that multiplies by every form of [`Weight`](crate::Weight).
 ///
-/// The default is the portable composition of Burn's operations; a backend with a faster kernel overrides it, and must
-/// equal it. Under autodiff the product with a quantized weight is a node of its own (`autodiff.rs`).
+/// The defaults compose Burn's operations; a kernel overrides them and must equal them. Under autodiff the product with
+/// a quantized weight is one node (`autodiff.rs`).
 pub trait QuantBackend: Backend {
-    /// How bytes lie on the device.
+    /// The layout of bytes on the device.
     const PACKING: Packing = Packing::Words;
 
-    /// Whether weights of this type can be held and computed with on a device. Every backend has f32 (or, in its place,
-    /// its own float type).
+    /// Whether a device supports weights of this type. Every backend has f32 (or instead its own float type).
     fn has_float_type(dtype: FloatDtype, device: &Self::Device) -> bool {
         let _ = device;
         dtype == FloatDtype::F32
     }
 
-    /// The type of activations beside weights of type `weights`.
+    /// The type of activations for weights of type `weights`.
     fn activation_type(weights: DType) -> DType {
         weights
     }
 
-    /// `x · Wᵀ` for a dense weight, in the type of `x`, which the weight need not have. Under autodiff the product with a
-    /// frozen weight is a node of its own (`autodiff.rs`).
+    /// `x · Wᵀ` for a dense weight, in the type of `x`; the weight's may differ. Under autodiff the product with a
+    /// frozen weight is one node (`autodiff.rs`).
     ///
     /// # Shapes
     /// - `x`: `[tokens, d_in]`
@@ -66,12 +65,12 @@ pub trait QuantBackend: Backend {
         grad.matmul(dense)
     }
 
-    /// A vector in 8 bits, block by block: `[len]`. No gradient goes through it.
+    /// Quantizes a vector to 8 bits, block by block: `[len]`. Not differentiable.
     fn quantize_blockwise(values: Tensor<Self, 1>, map: DynamicMap) -> Blockwise<Self> {
         blockwise::quantize(values, map)
     }
 
-    /// The values of a vector in 8 bits: `[len]`.
+    /// Dequantizes a vector in 8 bits: `[len]`.
     fn dequantize_blockwise(vector: &Blockwise<Self>) -> Tensor<Self, 1> {
         blockwise::dequantize(vector)
     }

@@ -1,33 +1,33 @@
-//! A vector in 8 bits on a device, and the portable way there and back.
+//! A vector in 8 bits on a device, with portable quantizing and dequantizing.
 
 use burn::tensor::{DType, Element, Int, Tensor, TensorData, backend::Backend};
 
 use crate::codec::blockwise::{BLOCK, BlockwiseVector, DynamicMap, LEAST};
 use crate::{PackedBytes, QuantBackend};
 
-/// A vector in 8 bits on a device: one code a value, and the greatest magnitude of each block of 256 values.
+/// A vector in 8 bits on a device: one code per value, and the largest magnitude of each block of 256 values.
 #[derive(Debug, Clone)]
 pub struct Blockwise<B: Backend> {
-    /// One code a value.
+    /// One code per value.
     pub codes: PackedBytes<B>,
     /// `[blocks]`.
     pub absmax: Tensor<B, 1>,
-    /// What the codes stand for.
+    /// The map from codes to values.
     pub map: DynamicMap,
 }
 
 impl<B: QuantBackend> Blockwise<B> {
-    /// Codes a vector.
+    /// Quantizes a vector.
     pub fn quantize(values: Tensor<B, 1>, map: DynamicMap) -> Self {
         B::quantize_blockwise(values, map)
     }
 
-    /// The values again: `[len]`.
+    /// Dequantizes: `[len]`.
     pub fn dequantize(&self) -> Tensor<B, 1> {
         B::dequantize_blockwise(self)
     }
 
-    /// Puts a vector of the host on a device.
+    /// Moves a host vector to a device.
     pub fn from_host(vector: BlockwiseVector, device: &B::Device) -> Self {
         let BlockwiseVector { map, codes, absmax } = vector;
         let blocks = absmax.len();
@@ -51,7 +51,7 @@ impl<B: Backend> Blockwise<B> {
     }
 }
 
-/// Codes a vector by Burn's own operations, on any backend. Kernels are tested against it.
+/// Quantizes a vector with Burn's operations, on any backend. Kernels are tested against it.
 pub fn quantize<B: QuantBackend>(values: Tensor<B, 1>, map: DynamicMap) -> Blockwise<B> {
     let ([n], device) = (values.dims(), values.device());
     let blocks = n.div_ceil(BLOCK);
@@ -69,7 +69,7 @@ pub fn quantize<B: QuantBackend>(values: Tensor<B, 1>, map: DynamicMap) -> Block
     Blockwise { codes: PackedBytes::pack(codes), absmax: absmax.reshape([blocks]), map }
 }
 
-/// The values again by Burn's own operations.
+/// Dequantizes with Burn's operations.
 pub fn dequantize<B: Backend>(vector: &Blockwise<B>) -> Tensor<B, 1> {
     let (n, [blocks]) = (vector.codes.len(), vector.absmax.dims());
     let map = table(vector.map.values(), &vector.absmax);
@@ -78,7 +78,7 @@ pub fn dequantize<B: Backend>(vector: &Blockwise<B>) -> Tensor<B, 1> {
     values * absmax.reshape([blocks * BLOCK]).narrow(0, 0, n)
 }
 
-/// How many middles between the map's values lie below each value: a binary search, eight steps for all at once.
+/// The number of bounds below each value: a binary search, eight steps for all values at once.
 fn nearest<B: Backend>(values: Tensor<B, 1>, map: DynamicMap) -> Tensor<B, 1, Int> {
     let bounds = table(&map.codes().bounds, &values);
     let mut codes = Tensor::<B, 1, Int>::zeros(values.shape(), &values.device());
@@ -89,7 +89,7 @@ fn nearest<B: Backend>(values: Tensor<B, 1>, map: DynamicMap) -> Tensor<B, 1, In
     codes
 }
 
-/// A table beside `like`, in its type.
+/// A table on the device and in the type of `like`.
 fn table<B: Backend>(values: &[f32], like: &Tensor<B, 1>) -> Tensor<B, 1> {
     let dtype: DType = like.dtype();
     let data = TensorData::new(values.to_vec(), [values.len()]);
@@ -101,7 +101,7 @@ mod tests {
     use super::*;
     use crate::host::float_tensor;
 
-    /// Numbers of many magnitudes and both signs, in an order without pattern.
+    /// Numbers of many magnitudes and both signs, in irregular order.
     fn numbers(n: usize) -> Vec<f32> {
         let mut state = 7u32;
         let mut next = || {
@@ -134,13 +134,13 @@ mod tests {
     }
 
     #[test]
-    fn host_portable_way_and_kernel_agree() {
+    fn host_portable_operations_and_kernel_agree() {
         agrees_with_the_host::<burn_ndarray::NdArray>();
         agrees_with_the_host::<burn_flex::Flex>();
     }
 
     #[test]
-    fn a_byte_a_value_and_a_scale_a_block() {
+    fn memory_is_a_byte_per_value_and_a_scale_per_block() {
         let values = float_tensor::<burn_flex::Flex, 1>(numbers(5000), [5000], &Default::default());
         let coded = Blockwise::quantize(values, DynamicMap::Signed);
         assert_eq!(coded.memory(), 5000 + 20 * 4);

@@ -1,9 +1,9 @@
-//! Quantized weights in checkpoints, as bitsandbytes and transformers lay them out.
+//! Quantized weights in checkpoints, in the layout of bitsandbytes and transformers.
 //!
-//! A 4-bit weight `X.weight` lies as packed bytes `[(n + 1) / 2, 1]`, with `X.weight.absmax`, `.quant_map`, and for double
-//! quantization `.nested_absmax` and `.nested_quant_map`; `X.weight.quant_state.bitsandbytes__nf4` is JSON in bytes, and
-//! the only place that tells the shape. An int8 weight lies as I8 `[d_out, d_in]` with `X.SCB`, the rows' greatest
-//! magnitudes.
+//! A 4-bit weight `X.weight` is stored as packed bytes `[(n + 1) / 2, 1]`, with `X.weight.absmax`, `.quant_map`, and
+//! for double quantization `.nested_absmax` and `.nested_quant_map`; `X.weight.quant_state.bitsandbytes__nf4` is JSON
+//! in bytes, and the only place with the shape. An int8 weight is stored as I8 `[d_out, d_in]` with `X.SCB`, the rows'
+//! largest magnitudes.
 
 use burn::tensor::backend::Backend;
 use serde::Deserialize;
@@ -13,22 +13,22 @@ use crate::codec::{NestedScales, QuantizedMatrix, Scales};
 use crate::tensor_file::{FloatDtype, NamedTensor, StoredDtype, StoredTensor};
 use crate::{QuantFormat, Quantization, QuantizedScales, TensorFile, TensorFileError, Weight};
 
-/// Block sizes that bitsandbytes knows.
+/// Block sizes that bitsandbytes supports.
 const BLOCKS: [usize; 8] = [32, 64, 128, 256, 512, 1024, 2048, 4096];
 
-/// What `quantization_config` in a `config.json` says.
+/// The `quantization_config` in a `config.json`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BnbConfig {
-    /// The form of the quantized weights.
+    /// The format of the quantized weights.
     pub format: QuantFormat,
     /// Whether the scales are quantized too.
     pub double_quant: bool,
-    /// Modules that stayed dense.
+    /// Dense modules.
     pub skip_modules: Vec<String>,
 }
 
 impl From<BnbConfig> for Quantization {
-    /// What makes the same of a dense model.
+    /// The settings that quantize a dense model in the same way.
     fn from(config: BnbConfig) -> Self {
         let BnbConfig { format, double_quant, skip_modules } = config;
         Self { format, double_quant, skip_modules }
@@ -36,7 +36,7 @@ impl From<BnbConfig> for Quantization {
 }
 
 impl BnbConfig {
-    /// How a model's linear layers, given by name, are held; `None` if all are dense.
+    /// The configuration that describes a model's linear layers, given by name; `None` if all are dense.
     pub fn of_layers<'a, B: Backend>(
         layers: impl Iterator<Item = (&'a str, &'a Weight<B>)>,
     ) -> Option<Self> {
@@ -55,7 +55,7 @@ impl BnbConfig {
     /// Reads a `quantization_config`.
     ///
     /// # Errors
-    /// Every key with a value that isn't supported, what it holds and what it may hold.
+    /// Every key with an unsupported value: the value found and the values expected.
     pub fn parse(value: &Value) -> Result<Self, Vec<String>> {
         let mut faults = Vec::new();
         let mut fault = |key: &str, expected: &str| {
@@ -67,7 +67,7 @@ impl BnbConfig {
         if text("quant_method").is_some_and(|method| method != "bitsandbytes") {
             fault(
                 "quant_method",
-                "\"bitsandbytes\"; dequantize the model with the tool it was made with",
+                "\"bitsandbytes\"; dequantize the model with the tool that quantized it",
             );
         }
         let format = match (is_true("load_in_4bit"), is_true("load_in_8bit")) {
@@ -107,7 +107,7 @@ impl BnbConfig {
         }
     }
 
-    /// The `quantization_config` that transformers reads; it computes in `dtype`.
+    /// The `quantization_config` for transformers, which will compute in `dtype`.
     pub fn to_json(&self, dtype: FloatDtype) -> Value {
         let Self { format, double_quant, skip_modules } = self;
         let is_int8 = *format == QuantFormat::Int8;
@@ -139,7 +139,7 @@ struct QuantState {
     nested_offset: Option<f32>,
 }
 
-/// A quantized weight that was found whole in a checkpoint, to be read when its turn comes.
+/// A quantized weight whose tensors are complete in a checkpoint; read on demand.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredMatrix {
     format: QuantFormat,
@@ -151,14 +151,15 @@ pub struct StoredMatrix {
 /// Finds the file that holds a tensor.
 pub type FileOf<'a> = &'a dyn Fn(&str) -> Option<&'a TensorFile>;
 
-/// Whether the tensor `key` (`X.weight`) is stored quantized, or means to be: by its own type or by what lies beside it.
+/// Whether the tensor `key` (`X.weight`) is stored quantized, completely or not, judged by its type or its companion
+/// tensors.
 pub fn is_quantized<'a>(file_of: FileOf<'a>, key: &str) -> bool {
     let is_bytes =
         file_of(key).is_some_and(|file| FloatDtype::of_entry(file.entries()[key].dtype).is_none());
     is_bytes || companions(key).iter().any(|companion| file_of(companion).is_some())
 }
 
-/// Every tensor that may lie beside a quantized weight.
+/// Every possible companion tensor of a quantized weight.
 pub fn companions(key: &str) -> Vec<String> {
     let module = key.strip_suffix(".weight").unwrap_or(key);
     let parts = ["absmax", "quant_map", "nested_absmax", "nested_quant_map"];
@@ -167,7 +168,7 @@ pub fn companions(key: &str) -> Vec<String> {
     parts.iter().map(|part| format!("{key}.{part}")).chain(states).chain(int8).collect()
 }
 
-/// Collects what is wrong with the tensors of one weight.
+/// Collects the faults of the tensors of one weight.
 struct Checker<'a, 'f> {
     file_of: FileOf<'a>,
     key: &'f str,
@@ -179,7 +180,7 @@ impl<'a> Checker<'a, '_> {
         self.faults.push(fault);
     }
 
-    /// The file of a tensor that must be there, with this element type and number of elements.
+    /// The file of a required tensor with this element type and number of elements.
     fn tensor(&mut self, key: &str, dtype: &str, elements: usize) -> Option<&'a TensorFile> {
         let Some(file) = (self.file_of)(key) else {
             let weight = self.key;
@@ -277,7 +278,7 @@ impl<'a> Checker<'a, '_> {
         Some(StoredMatrix { format, shape, block: state.blocksize, nested })
     }
 
-    /// The map must be the format's own, which kernels have built in.
+    /// The map must equal the format's, which kernels have built in.
     fn map(&mut self, format: QuantFormat) {
         let key = format!("{}.quant_map", self.key);
         let Some(file) = self.tensor(&key, "F32", 16) else { return };
@@ -289,7 +290,7 @@ impl<'a> Checker<'a, '_> {
         }
     }
 
-    /// Block and offset of scales that are quantized themselves; the outer `None` after a fault.
+    /// Block size and offset of quantized scales; the outer `None` after a fault.
     fn nested(&mut self, state: &QuantState, blocks: usize) -> Option<Option<(usize, f32)>> {
         let (absmax, map) =
             (format!("{}.nested_absmax", self.key), format!("{}.nested_quant_map", self.key));
@@ -304,7 +305,7 @@ impl<'a> Checker<'a, '_> {
             (block, offset) => {
                 let key = self.key;
                 self.fault(format!(
-                    "{key}: its scales are quantized themselves; expected nested_blocksize and nested_offset in its quant_state, found {block:?} and {offset:?}"
+                    "{key}: double quantization: expected nested_blocksize and nested_offset in its quant_state, found {block:?} and {offset:?}"
                 ));
                 None
             }
@@ -315,7 +316,7 @@ impl<'a> Checker<'a, '_> {
 impl StoredMatrix {
     /// Checks the tensors of the quantized weight `key` (`X.weight`) against its `shape` and against each other.
     ///
-    /// What is wrong is added to `faults`, and the weight can then not be read.
+    /// Adds faults to `faults`; a faulty weight is not returned.
     pub fn find<'a>(
         file_of: FileOf<'a>,
         key: &str,
@@ -332,17 +333,17 @@ impl StoredMatrix {
         found.filter(|_| faults.len() == before)
     }
 
-    /// How its codes are to be read.
+    /// The format of its codes.
     pub fn format(&self) -> QuantFormat {
         self.format
     }
 
-    /// Whether its scales are quantized too.
+    /// Whether it uses double quantization.
     pub fn is_double_quantized(&self) -> bool {
         self.nested.is_some()
     }
 
-    /// Reads codes and scales of the weight `key` that was [found](Self::find).
+    /// Reads codes and scales of the weight `key`, which [`find`](Self::find) has checked.
     ///
     /// # Errors
     /// [`TensorFileError`], among them a NaN among the scales.
@@ -375,8 +376,8 @@ impl StoredMatrix {
     }
 }
 
-/// The tensors in which bitsandbytes stores the quantized weight `key` (`X.weight`). Whoever loads it with transformers
-/// computes with values in `dtype`.
+/// The tensors in which bitsandbytes stores the quantized weight `key` (`X.weight`). transformers will compute in
+/// `dtype`.
 pub fn tensors_to_write<'a>(
     key: &str,
     matrix: &QuantizedMatrix,

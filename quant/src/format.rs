@@ -1,19 +1,19 @@
-//! The quantized forms that a weight can have, and what is asked for when one is made.
+//! Quantization formats and settings.
 
 use std::fmt;
 
 use clap::ValueEnum;
 use serde::Serialize;
 
-/// How the numbers of a quantized weight are coded.
+/// The format of a quantized weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum QuantFormat {
     /// 4 bits: the quantiles of a normal distribution (Dettmers et al., 2023, arXiv:2305.14314).
     Nf4,
-    /// 4 bits: sign, two bits of exponent, one of mantissa, as bitsandbytes has them.
+    /// 4 bits: sign, two bits of exponent, one of mantissa, as in bitsandbytes.
     Fp4,
-    /// 8 bits: a whole number from -127 to 127, a scale a row (Dettmers et al., 2022, arXiv:2208.07339).
+    /// 8 bits: an integer from -127 to 127, one scale per row (Dettmers et al., 2022, arXiv:2208.07339).
     Int8,
 }
 
@@ -63,7 +63,7 @@ impl QuantFormat {
         }
     }
 
-    /// Bits a code.
+    /// Bits per code.
     pub fn bits(self) -> usize {
         match self {
             Self::Nf4 | Self::Fp4 => 4,
@@ -80,17 +80,16 @@ impl QuantFormat {
         }
     }
 
-    /// What a code and its block's scale are multiplied by: int8 scales are the rows' greatest magnitudes, which code
-    /// 127 stands for.
+    /// Factor on code times scale: int8 scales are the rows' largest magnitudes, which code 127 represents.
     pub fn unit(self) -> f32 {
         match self {
             Self::Nf4 | Self::Fp4 => 1.0,
-            // bitsandbytes' own factor for 1 / 127.
+            // bitsandbytes' constant for 1 / 127.
             Self::Int8 => 7.874_016e-3,
         }
     }
 
-    /// Each value that a code can stand for before scaling, by the code as an unsigned number.
+    /// The value of each code before scaling, indexed by the code as an unsigned number.
     pub fn values(self) -> Vec<f32> {
         match self.four_bit_values() {
             Some(values) => values.to_vec(),
@@ -105,15 +104,15 @@ impl fmt::Display for QuantFormat {
     }
 }
 
-/// What to make of a dense model's linear layers. The head, embeddings and norms stay dense always.
+/// How to quantize a dense model's linear layers. The head, embeddings and norms always stay dense.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Quantization {
-    /// The form of the weights.
+    /// The format of the weights.
     pub format: QuantFormat,
     /// Whether the scales of a 4-bit weight are quantized too, to 8 bits (arXiv:2305.14314, section 3). No effect on
     /// int8.
     pub double_quant: bool,
-    /// Linear layers that stay dense: whole names, or parts of them from dot to dot, such as `down_proj` or `layers.0`.
+    /// Linear layers that stay dense: full names, or dot-separated parts of them, such as `down_proj` or `layers.0`.
     pub skip_modules: Vec<String>,
 }
 
@@ -135,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_module_is_skipped_by_whole_parts_of_its_name() {
+    fn a_module_is_skipped_by_complete_parts_of_its_name() {
         let skip_modules = vec!["layers.1".into(), "down_proj".into()];
         let quantization = Quantization { skip_modules, ..Quantization::new(QuantFormat::Nf4) };
         assert!(quantization.skips("model.layers.1.self_attn.q_proj"));

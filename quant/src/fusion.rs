@@ -1,6 +1,6 @@
-//! Operations of ours under `Fusion`, which runs nothing when it is called: it keeps a list, and fuses what it can.
+//! Custom operations under `Fusion`, which is lazy: it queues operations and fuses what it can.
 //!
-//! An operation that it doesn't know is registered with a function that runs on the backend below when its turn comes.
+//! A custom operation is registered with a function that later runs on the inner backend.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use burn_fusion::stream::{Operation, OperationStreams};
 use burn_fusion::{Fusion, FusionBackend, FusionRuntime, FusionTensor};
 use burn_ir::{CustomOpIr, HandleContainer, OperationIr, OperationOutput, TensorIr};
 
-/// The list's tensors by number.
+/// The queue's tensors by id.
 type Handles<B> =
     HandleContainer<<<B as FusionBackend>::FusionRuntime as FusionRuntime>::FusionHandle>;
 
@@ -38,8 +38,8 @@ impl<B: FusionBackend> FusedOp<B> {
         self
     }
 
-    /// Registers the operation, to be run later by `run`, which takes the inputs in the order in which they were added
-    /// and returns as many outputs as `outputs` announces, of those shapes and types.
+    /// Registers the operation. Later, `run` takes the inputs in the order of adding and returns outputs of the number,
+    /// shapes and types in `outputs`.
     ///
     /// # Panics
     /// If there is no input.
@@ -83,7 +83,7 @@ impl<B: FusionBackend, const N: usize> Operation<B::FusionRuntime> for Registere
     }
 }
 
-/// The inputs of an operation that is run, to be taken one by one.
+/// The inputs of a running operation, taken one by one.
 pub struct OpInputs<'a, B: FusionBackend> {
     tensors: std::slice::Iter<'a, TensorIr>,
     handles: &'a mut Handles<B>,
@@ -91,7 +91,7 @@ pub struct OpInputs<'a, B: FusionBackend> {
 
 impl<B: FusionBackend> OpInputs<'_, B> {
     fn next(&mut self) -> &TensorIr {
-        self.tensors.next().expect("as many inputs are taken as were added")
+        self.tensors.next().expect("no more inputs are taken than were added")
     }
 
     /// The next input, a float tensor.
@@ -112,7 +112,7 @@ pub fn primitive<B: FusionBackend, const D: usize>(tensor: Tensor<B, D>) -> Floa
     tensor.into_primitive().tensor()
 }
 
-/// A float tensor of its primitive.
+/// A float tensor from its primitive.
 pub fn tensor<B: FusionBackend, const D: usize>(
     primitive: FloatTensor<Fusion<B>>,
 ) -> Tensor<Fusion<B>, D> {

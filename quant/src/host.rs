@@ -1,14 +1,14 @@
-//! Tensors from numbers of the host.
+//! Tensors from host values.
 
 use burn::tensor::backend::Backend;
 use burn::tensor::{DType, Element, Int, Tensor, TensorData};
 
 use crate::tensor_file::FloatDtype;
 
-/// A float tensor in the backend's own float type.
+/// A float tensor in the backend's float type.
 ///
-/// `Tensor::from_data(data, device)` takes the *device's* default type instead, which is f32 for every CPU backend, also
-/// for `NdArray<f64>`; `TensorData`'s own type has no say.
+/// `Tensor::from_data(data, device)` takes the *device's* default type instead, which is f32 for every CPU backend,
+/// also for `NdArray<f64>`; `TensorData`'s type is ignored.
 pub fn float_tensor<B: Backend, const D: usize>(
     values: Vec<f32>,
     shape: [usize; D],
@@ -27,7 +27,7 @@ pub fn float_tensor_in<B: Backend, const D: usize>(
     Tensor::from_data(TensorData::new(values, shape), (device, dtype))
 }
 
-/// What a backend holds tensors of this type in: f32 is its own float type, which may be wider.
+/// The backend's type for tensors of this type: f32 maps to its float type, which may be wider.
 pub fn float_type<B: Backend>(dtype: FloatDtype) -> DType {
     match dtype {
         FloatDtype::F32 => B::FloatElem::dtype(),
@@ -36,7 +36,7 @@ pub fn float_type<B: Backend>(dtype: FloatDtype) -> DType {
     }
 }
 
-/// A tensor of token ids or positions, in the backend's own int type.
+/// A tensor of token ids or positions, in the backend's int type.
 pub fn index_tensor<B: Backend, const D: usize>(
     values: impl IntoIterator<Item = usize>,
     shape: [usize; D],

@@ -1,9 +1,10 @@
-//! What a linear layer's weight is made of, and how it lies in files.
+//! The weights of linear layers, in memory and in files.
 //!
-//! [`Weight`] is the matrix of a linear layer: dense, or [`Quantized`] as bitsandbytes has it (NF4, FP4, int8).
-//! [`QuantBackend`] is what depends on the form: dequantizing, and `x · Wᵀ`, with kernels for Flex and for CubeCL's
-//! GPUs, and a node of its own under autodiff. [`codec`] is the arithmetic on the host, byte for byte bitsandbytes'.
-//! [`tensor_file`] reads and writes safetensors strictly, and [`atomic_file`] never leaves half a file behind.
+//! [`Weight`] is the matrix of a linear layer: dense, or [`Quantized`] as in bitsandbytes (NF4, FP4, int8).
+//! [`QuantBackend`] has the operations on both forms: dequantizing and `x · Wᵀ`, with kernels for Flex and CubeCL's
+//! GPUs, and one node under autodiff. [`codec`] is the arithmetic on the host, byte for byte as in bitsandbytes.
+//! [`tensor_file`] reads and writes safetensors with strict checks, and [`atomic_file`] writes files and folders
+//! atomically.
 #![deny(missing_docs)]
 
 pub mod atomic_file;

@@ -1,4 +1,4 @@
-//! Bytes on a device, never one to a word.
+//! Packed bytes on a device.
 
 use burn::module::Module;
 use burn::tensor::{
@@ -7,16 +7,16 @@ use burn::tensor::{
 
 use crate::QuantBackend;
 
-/// How a backend holds bytes.
+/// How a backend stores bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Packing {
-    /// As they are. The CPU backends can.
+    /// As U8: the CPU backends.
     Bytes,
-    /// Four to a 32-bit word, the first in the lowest bits. WGPU has no type of 8 bits.
+    /// Four per 32-bit word, the first in the lowest bits: WGPU has no 8-bit type.
     Words,
 }
 
-/// Bytes on a device, in the backend's own [`Packing`]. No parameter: nothing ever trains or visits them.
+/// Bytes on a device, in the backend's own [`Packing`]. Not a parameter: never trained or visited.
 #[derive(Module, Debug)]
 pub struct PackedBytes<B: Backend> {
     tensor: Tensor<B, 1, Int>,
@@ -24,12 +24,12 @@ pub struct PackedBytes<B: Backend> {
 }
 
 impl<B: QuantBackend> PackedBytes<B> {
-    /// Puts bytes on a device.
+    /// Moves bytes to a device.
     pub fn new(bytes: Vec<u8>, device: &B::Device) -> Self {
         Self::with_packing(bytes, B::PACKING, device)
     }
 
-    /// Packs numbers from 0 to 255 that lie on a device already: `[len]`.
+    /// Packs numbers from 0 to 255 on a device: `[len]`.
     pub fn pack(numbers: Tensor<B, 1, Int>) -> Self {
         Self::pack_as(numbers, B::PACKING)
     }
@@ -72,7 +72,7 @@ impl<B: Backend> PackedBytes<B> {
             let lane = rows.clone().narrow(1, i, 1).reshape([words]);
             match i {
                 0 => lane,
-                // The sign, for backends whose numbers are wider than a word.
+                // Sign extension, for backends with integers wider than a word.
                 3 => (lane.clone() - lane.greater_equal_elem(128).int() * 256) * (1 << 24),
                 _ => lane * (1 << (8 * i)),
             }
@@ -81,7 +81,7 @@ impl<B: Backend> PackedBytes<B> {
         Self { tensor: tensor.cast(IntDType::I32), len }
     }
 
-    /// The first `len` bytes of a tensor that [`tensor`](Self::tensor) gave.
+    /// The first `len` bytes of a tensor returned by [`tensor`](Self::tensor).
     #[cfg(feature = "cube")]
     pub(crate) fn from_tensor(tensor: Tensor<B, 1, Int>, len: usize) -> Self {
         Self { tensor, len }
@@ -128,7 +128,7 @@ impl<B: Backend> PackedBytes<B> {
     fn lanes(&self, shifts: &[i64], mask: i64) -> Tensor<B, 1, Int> {
         let [n] = self.tensor.dims();
         let elements = self.tensor.clone().cast(IntDType::from(B::IntElem::dtype()));
-        // An arithmetic shift is as good as a logical one: the mask takes what the sign fills in.
+        // An arithmetic shift is fine: the mask removes the sign bits.
         let lane = |&shift: &i64| {
             let shifted = match shift {
                 0 => elements.clone(),
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     fn unpacks<B: Backend>(packing: Packing) {
-        // Every byte, in an order in which words have high bits set, and a last word that isn't full.
+        // Every byte, in an order that sets high bits of words, and a partial last word.
         let bytes: Vec<u8> = (0..=u8::MAX).rev().chain([255, 1, 128]).collect();
         let packed = PackedBytes::<B>::with_packing(bytes.clone(), packing, &Default::default());
         assert_eq!(packed.packing(), packing);
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_and_words_hold_the_same() {
+    fn bytes_and_words_give_equal_results() {
         for packing in [Packing::Bytes, Packing::Words] {
             unpacks::<burn_ndarray::NdArray>(packing);
             unpacks::<burn_flex::Flex>(packing);

@@ -1,4 +1,4 @@
-//! Products and dequantizing by Burn's own operations, on any backend. Kernels are tested against them.
+//! Matrix products and dequantizing with Burn's operations, on any backend. Kernels are tested against them.
 
 use burn::tensor::{DType, FloatDType, Tensor, backend::Backend};
 
@@ -16,7 +16,7 @@ pub fn matmul_dense_backward<B: Backend>(grad: Tensor<B, 2>, weight: Tensor<B, 2
     grad.matmul(weight)
 }
 
-/// The tensor in this type; itself where it has it already.
+/// The tensor converted to this type, if it has another.
 pub fn in_type<B: Backend, const D: usize>(tensor: Tensor<B, D>, dtype: DType) -> Tensor<B, D> {
     if tensor.dtype() == dtype { tensor } else { tensor.cast(FloatDType::from(dtype)) }
 }
@@ -40,7 +40,7 @@ pub fn dequantize<B: Backend>(weight: &Quantized<B>, dtype: DType) -> Tensor<B, 
     in_type(matrix.reshape([d_out, d_in]), dtype)
 }
 
-/// One scale a block: `[blocks]`.
+/// One scale per block: `[blocks]`.
 fn scales<B: Backend>(scales: &QuantizedScales<B>) -> Tensor<B, 1> {
     match scales {
         QuantizedScales::Plain(scales) => scales.clone(),

@@ -6,18 +6,18 @@ use burn::tensor::{DType, Element, Tensor, TensorData, backend::Backend};
 use crate::codec::{NestedScales, QuantizedMatrix, Scales};
 use crate::{PackedBytes, QuantBackend, QuantFormat};
 
-/// A quantized matrix `[d_out, d_in]` on a device: codes packed as densely as they are stored, and their scales.
+/// A quantized matrix `[d_out, d_in]` on a device: packed codes and their scales.
 ///
-/// None of it is a parameter. It is frozen by construction; a trainer finds nothing to train in it.
+/// It has no parameters, so it is always frozen.
 #[derive(Module, Debug)]
 pub struct Quantized<B: Backend> {
-    /// Codes, row-major, filled up with zeros to whole blocks; 4-bit formats two to a byte, the first in the high half.
+    /// Codes, row-major, zero-padded to full blocks; 4-bit formats two per byte, the first in the high half.
     pub codes: PackedBytes<B>,
-    /// Scales, one a block.
+    /// Scales, one per block.
     pub scales: QuantizedScales<B>,
     /// The value of each code before scaling, `[16]` or `[256]`.
     pub table: Tensor<B, 1>,
-    /// Elements a block, of the matrix as one row-major vector.
+    /// Elements per block of the matrix as one row-major vector.
     pub block: usize,
     d_out: usize,
     d_in: usize,
@@ -25,21 +25,21 @@ pub struct Quantized<B: Backend> {
     format: QuantFormat,
 }
 
-/// The scales of a quantized matrix, one a block.
+/// The scales of a quantized matrix, one per block.
 #[derive(Module, Debug)]
 pub enum QuantizedScales<B: Backend> {
     /// `[blocks]`.
     Plain(Tensor<B, 1>),
-    /// Quantized themselves.
+    /// Double quantization.
     Nested(QuantizedNested<B>),
 }
 
-/// Scales that are quantized themselves: scale i is `map[codes[i]] · absmax[i / block] + offset`.
+/// Quantized scales (double quantization): scale i is `map[codes[i]] · absmax[i / block] + offset`.
 #[derive(Module, Debug)]
 pub struct QuantizedNested<B: Backend> {
-    /// One code a scale.
+    /// One code per scale.
     pub codes: PackedBytes<B>,
-    /// The greatest magnitude of each block of scales.
+    /// The largest magnitude of each block of scales.
     pub absmax: Tensor<B, 1>,
     /// The value of each code, `[256]`.
     pub map: Tensor<B, 1>,
@@ -49,7 +49,7 @@ pub struct QuantizedNested<B: Backend> {
     pub offset: f64,
 }
 
-/// Scales are f32 whatever the backend's float type is, but where that one is wider.
+/// Scales are f32, or the backend's float type if that is wider.
 fn scale_tensor<B: Backend>(values: Vec<f32>, device: &B::Device) -> Tensor<B, 1> {
     let dtype = if B::FloatElem::dtype() == DType::F64 { DType::F64 } else { DType::F32 };
     let n = values.len();
@@ -61,7 +61,7 @@ fn to_f32<B: Backend>(tensor: &Tensor<B, 1>) -> Vec<f32> {
 }
 
 impl<B: QuantBackend> Quantized<B> {
-    /// Puts a quantized matrix on a device.
+    /// Moves a quantized matrix to a device.
     pub fn new(matrix: QuantizedMatrix, device: &B::Device) -> Self {
         let QuantizedMatrix { format, shape: [d_out, d_in], block, mut codes, scales } = matrix;
         codes.resize(scales.len() * block * format.bits() / 8, 0);
@@ -84,7 +84,7 @@ impl<B: QuantBackend> Quantized<B> {
 }
 
 impl<B: Backend> Quantized<B> {
-    /// A matrix of its parts, where they are on the device already.
+    /// A matrix from parts on the device.
     #[cfg(feature = "cube")]
     pub(crate) fn from_parts(
         format: QuantFormat,
@@ -102,7 +102,7 @@ impl<B: Backend> Quantized<B> {
         [self.d_out, self.d_in]
     }
 
-    /// How the codes are to be read.
+    /// The format of the codes.
     pub fn format(&self) -> QuantFormat {
         self.format
     }

@@ -1,4 +1,4 @@
-//! Safetensors files: memory-mapped, checked before use, read tensor by tensor. `tensor_writer` is the other direction.
+//! Safetensors files: memory-mapped, checked before use, read tensor by tensor. `tensor_writer` writes them.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs::File;
@@ -17,27 +17,27 @@ pub use crate::tensor_writer::{
 /// Why a safetensors file can't be read or written.
 #[derive(Debug, thiserror::Error)]
 pub enum TensorFileError {
-    /// The file system refused.
+    /// A file system error.
     #[error("{path}: {source}")]
     Io {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// Not a safetensors file, or a damaged one.
+    /// An invalid or damaged file.
     #[error(
-        "{path}: not a whole safetensors file ({reason}; it has {bytes} bytes). Fetch or copy it again: it was probably cut off, or is a Git LFS pointer"
+        "{path}: incomplete or invalid safetensors file ({reason}; {bytes} bytes). Download or copy it again: it was probably truncated, or is a Git LFS pointer"
     )]
     Damaged {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
         /// Its length.
         bytes: usize,
     },
-    /// A tensor that the file lacks.
+    /// A missing tensor.
     #[error("{path}: no tensor `{name}`")]
     NoSuchTensor {
         /// The file.
@@ -45,21 +45,21 @@ pub enum TensorFileError {
         /// The tensor's key.
         name: String,
     },
-    /// A tensor whose element type isn't the one that is read.
+    /// A tensor with another element type than expected.
     #[error("{path}: tensor `{name}` has dtype {found}, expected {expected}")]
     WrongDtype {
         /// The file.
         path: PathBuf,
         /// The tensor's key.
         name: String,
-        /// The dtypes that would do.
+        /// The expected dtypes.
         expected: &'static str,
-        /// The dtype it has.
+        /// The dtype found.
         found: String,
     },
     /// A NaN or an infinity among the values.
     #[error(
-        "{path}: tensor `{name}` holds {value} at element {index}; a model with such a weight can only compute NaN. Take an undamaged copy of the file"
+        "{path}: tensor `{name}` contains {value} at element {index}; a model with such a weight only computes NaN. Get an undamaged copy of the file"
     )]
     NotFinite {
         /// The file.
@@ -86,15 +86,15 @@ impl Bytes {
         }
     }
 
-    /// Lets go of the memory that a mapped range takes once it has been read: a tensor is read once, and its pages would
-    /// count beside its values. Reading it again is still possible; the system then fetches it anew.
+    /// Releases the pages of a mapped range after it was read, because they would count in addition to the tensor's
+    /// values. If it is read again, the system loads it again.
     fn release(&self, start: usize, end: usize) {
         #[cfg(unix)]
         if let Self::Mapped(map) = self
             && start < end
         {
-            // SAFETY: the map is of a file and only read, so the dropped pages hold nothing that the file doesn't.
-            // A system that declines leaves the pages where they are.
+            // SAFETY: the map is of a file and only read, so the dropped pages can be read again from the file. If the
+            // system refuses, the pages stay in memory.
             let _ = unsafe {
                 map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start)
             };
@@ -102,7 +102,7 @@ impl Bytes {
     }
 }
 
-/// Where one tensor lies in a file.
+/// A tensor's type, shape and position in a file.
 #[derive(Debug, Clone)]
 pub struct TensorEntry {
     /// Element type.
@@ -113,7 +113,7 @@ pub struct TensorEntry {
     end: usize,
 }
 
-/// An open safetensors file. Only the tensors that are asked for are read.
+/// An open safetensors file. Tensors are read on demand.
 pub struct TensorFile {
     path: PathBuf,
     bytes: Bytes,
@@ -129,13 +129,13 @@ impl TensorFile {
     pub fn open(path: &Path) -> Result<Self, TensorFileError> {
         let io = |source| TensorFileError::Io { path: path.into(), source };
         let file = File::open(path).map_err(io)?;
-        // SAFETY: the map is only read; a file that another program cuts short while it is mapped is outside
-        // of what any reader of mapped files can guard against.
+        // SAFETY: the map is only read; no reader of mapped files can guard against another program truncating the
+        // file.
         let map = unsafe { Mmap::map(&file) }.map_err(io)?;
         Self::parse(path.into(), Bytes::Mapped(map))
     }
 
-    /// A file that lies in the program itself; `name` stands for its path in messages.
+    /// A file embedded in the program; `name` replaces its path in messages.
     ///
     /// # Errors
     /// [`TensorFileError::Damaged`].
@@ -180,7 +180,7 @@ impl TensorFile {
         &self.entries
     }
 
-    /// A text of the file's metadata.
+    /// An entry of the file's metadata.
     pub fn metadata(&self, name: &str) -> Option<&str> {
         self.metadata.get(name).map(String::as_str)
     }
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn values_survive_every_dtype_that_can_hold_them() {
+    fn values_are_exact_in_every_dtype_that_represents_them() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.safetensors");
         let values = [0.0, -1.5, 0.25, 96.0];
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_of_the_metadata_comes_back() {
+    fn metadata_is_read_back() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.safetensors");
         write_stored_with(&path, &[], Some(("note", "so".into()))).unwrap();
@@ -314,20 +314,20 @@ mod tests {
     }
 
     #[test]
-    fn a_file_cut_short_is_refused_by_name() {
+    fn a_truncated_file_is_refused_by_name() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.safetensors");
         sample(&path, &[1.0; 64], FloatDtype::F32);
         let whole = std::fs::read(&path).unwrap();
         for keep in [0, 4, 20, whole.len() - 1] {
             std::fs::write(&path, &whole[..keep]).unwrap();
-            let error = TensorFile::open(&path).err().expect("a cut file must be refused");
+            let error = TensorFile::open(&path).err().expect("a truncated file must be refused");
             assert!(error.to_string().contains("t.safetensors"), "{error}");
         }
     }
 
     #[test]
-    fn a_nan_is_named_with_its_place() {
+    fn a_nan_is_reported_with_its_index() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("t.safetensors");
         sample(&path, &[1.0, f32::NAN], FloatDtype::Bf16);

@@ -13,7 +13,7 @@ use serde::Serialize;
 use crate::TensorFileError;
 use crate::atomic_file::replace_atomically;
 
-/// The float types that weights are written and held in.
+/// The float types of stored weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FloatDtype {
@@ -45,7 +45,7 @@ impl FloatDtype {
         }
     }
 
-    /// Bytes an element.
+    /// Bytes per element.
     pub fn bytes(self) -> usize {
         match self {
             Self::F32 => 4,
@@ -62,7 +62,7 @@ impl FloatDtype {
         }
     }
 
-    /// The type of a safetensors entry, if it is a float that can be written again.
+    /// The type of a safetensors entry, if it is a supported float.
     pub fn of_entry(dtype: Dtype) -> Option<Self> {
         match dtype {
             Dtype::F32 => Some(Self::F32),
@@ -73,17 +73,17 @@ impl FloatDtype {
     }
 }
 
-/// A float tensor to be written. Its values are asked for when its turn comes, so that one tensor at a time is held twice.
+/// A float tensor to write. Its values are computed on demand, so that only one tensor at a time is copied.
 pub struct NamedTensor<'a> {
     /// The key in the file.
     pub name: String,
     /// Dimensions, outermost first.
     pub shape: Vec<usize>,
-    /// Gives the row-major values.
+    /// Returns the row-major values.
     pub values: Box<dyn Fn() -> Vec<f32> + 'a>,
 }
 
-/// The element types that are written.
+/// The element types that can be written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StoredDtype {
     /// A float.
@@ -97,7 +97,7 @@ pub enum StoredDtype {
 }
 
 impl StoredDtype {
-    /// Bytes an element.
+    /// Bytes per element.
     pub fn bytes(self) -> usize {
         match self {
             Self::Float(dtype) => dtype.bytes(),
@@ -107,7 +107,7 @@ impl StoredDtype {
     }
 }
 
-/// A tensor of any type to be written. As with [`NamedTensor`], its bytes are asked for when its turn comes.
+/// A tensor of any type to write. As with [`NamedTensor`], its bytes are computed on demand.
 pub struct StoredTensor<'a> {
     /// The key in the file.
     pub name: String,
@@ -115,7 +115,7 @@ pub struct StoredTensor<'a> {
     pub shape: Vec<usize>,
     /// Element type.
     pub dtype: StoredDtype,
-    /// Gives the elements' little-endian bytes, row-major.
+    /// Returns the elements' little-endian bytes, row-major.
     pub bytes: Box<dyn Fn() -> Vec<u8> + 'a>,
 }
 
@@ -127,7 +127,7 @@ impl<'a> StoredTensor<'a> {
         Self { name, shape, dtype: StoredDtype::Float(dtype), bytes }
     }
 
-    /// Bytes that it takes in the file.
+    /// Its bytes in the file.
     pub fn size(&self) -> usize {
         self.shape.iter().product::<usize>() * self.dtype.bytes()
     }
@@ -166,7 +166,7 @@ pub fn write_stored(path: &Path, tensors: &[StoredTensor<'_>]) -> Result<(), Ten
     write_stored_with(path, tensors, None)
 }
 
-/// As [`write_stored`], with one more entry, name and text, in the metadata. Other programs read over it.
+/// As [`write_stored`], with one more metadata entry (name and text), which other programs ignore.
 ///
 /// # Errors
 /// [`TensorFileError::Io`].
@@ -177,8 +177,8 @@ pub fn write_stored_with(
 ) -> Result<(), TensorFileError> {
     let entries = std::iter::once(("format", "pt".to_string())).chain(entry);
     let entries: Vec<(String, String)> = entries.map(|(name, text)| (name.into(), text)).collect();
-    // It is written in the map's order, which is another for every map: one that is sorted is taken, so that the same
-    // tensors make the same file.
+    // Metadata is written in the map's random order. Maps are drawn until one is sorted, so that equal tensors give
+    // equal files.
     let metadata = loop {
         let metadata: HashMap<String, String> = entries.iter().cloned().collect();
         if metadata.keys().is_sorted() {
@@ -193,7 +193,7 @@ pub fn write_stored_with(
     .map_err(|source| TensorFileError::Io { path: path.into(), source })
 }
 
-/// As [`write_stored`], for float tensors that are all rounded to one type.
+/// As [`write_stored`], for float tensors, all rounded to one type.
 ///
 /// # Errors
 /// [`TensorFileError::Io`].

@@ -5,12 +5,12 @@ use burn::tensor::{Element, Tensor, backend::Backend};
 
 use crate::{QuantBackend, QuantFormat, Quantized};
 
-/// The weight `[d_out, d_in]` of a linear layer, in one of its forms.
+/// The weight `[d_out, d_in]` of a linear layer, dense or quantized.
 ///
-/// A linear layer is a product (weight × bias × adapter), so a new form here multiplies with nothing else.
+/// A linear layer is a product (weight × bias × adapter), so a new form here needs no other variants.
 #[derive(Module, Debug)]
 pub enum Weight<B: Backend> {
-    /// Every element in a float type: the backend's own, or one of 16 bits.
+    /// Dense, in the backend's float type or a 16-bit one.
     Dense(Param<Tensor<B, 2>>),
     /// NF4, FP4 or int8 codes with their scales; always frozen.
     Quantized(Quantized<B>),
@@ -30,7 +30,7 @@ impl<B: Backend> Weight<B> {
         }
     }
 
-    /// The quantized form; `None` where the weight is dense.
+    /// The quantized form; `None` if the weight is dense.
     pub fn format(&self) -> Option<QuantFormat> {
         match self {
             Self::Dense(_) => None,
@@ -38,8 +38,8 @@ impl<B: Backend> Weight<B> {
         }
     }
 
-    /// Lets gradients reach the weight, or keeps them away. A quantized weight has no parameter and stays frozen
-    /// whatever is asked for; [`format`](Self::format) tells, and the trainer refuses to train such a model whole.
+    /// Makes the weight trainable or freezes it. A quantized weight has no parameter and always stays frozen; the
+    /// trainer checks [`format`](Self::format) and refuses full fine-tuning of such a model.
     pub fn set_trainable(self, trainable: bool) -> Self {
         match self {
             Self::Dense(weight) => Self::Dense(weight.map(|w| w.set_require_grad(trainable))),
@@ -59,7 +59,7 @@ impl<B: Backend> Weight<B> {
 }
 
 impl<B: QuantBackend> Weight<B> {
-    /// The weight as a dense matrix `[d_out, d_in]`, in the type it is held in, or the backend's where it is quantized.
+    /// The weight as a dense matrix `[d_out, d_in]`, in its stored type, or the backend's float type if quantized.
     pub fn to_dense(&self) -> Tensor<B, 2> {
         match self {
             Self::Dense(weight) => weight.val(),

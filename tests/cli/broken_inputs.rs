@@ -25,7 +25,7 @@ fn refused(code: i32, command_line: &str, said: &[&str], break_it: impl FnOnce(&
 
 #[test]
 fn truncated_weights() {
-    refused(1, EVAL, &["model.safetensors", "cut off"], |place| {
+    refused(1, EVAL, &["model.safetensors", "truncated"], |place| {
         let path = place.path("model/model.safetensors");
         let bytes = fs::read(&path).unwrap();
         fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
@@ -82,7 +82,7 @@ fn a_weight_that_is_nan() {
 
 #[test]
 fn a_missing_shard() {
-    let said = ["model.safetensors.index.json", "model-00002-of-00002.safetensors", "Fetch"];
+    let said = ["model.safetensors.index.json", "model-00002-of-00002.safetensors", "Download"];
     refused(1, EVAL, &said, |place| {
         fs::rename(
             place.path("model/model.safetensors"),
@@ -98,10 +98,18 @@ fn a_missing_shard() {
 
 #[test]
 fn a_folder_without_weights() {
-    refused(1, EVAL, &["no model.safetensors", "PyTorch pickles", "save_pretrained"], |place| {
-        fs::rename(place.path("model/model.safetensors"), place.path("model/pytorch_model.bin"))
+    refused(
+        1,
+        EVAL,
+        &["neither model.safetensors nor", "PyTorch pickles", "save_pretrained"],
+        |place| {
+            fs::rename(
+                place.path("model/model.safetensors"),
+                place.path("model/pytorch_model.bin"),
+            )
             .unwrap();
-    });
+        },
+    );
 }
 
 #[test]
@@ -310,14 +318,14 @@ fn a_dtype_that_the_backend_lacks() {
 #[test]
 fn a_folder_without_an_adapter() {
     let command_line = format!("{EVAL} --adapter model");
-    refused(1, &command_line, &["no adapter_config.json"], |_| ());
+    refused(1, &command_line, &["adapter_config.json not found"], |_| ());
 }
 
 #[test]
 fn an_adapter_of_another_model() {
     let adapter = golden("adapters/lora-qv-qwen2");
     let command_line = format!("{EVAL} --adapter {}", adapter.display());
-    let said = ["adapter_model.safetensors does not fit this model", "layers.2.self_attn.q_proj"];
+    let said = ["adapter_model.safetensors does not match the model", "layers.2.self_attn.q_proj"];
     refused(1, &command_line, &said, |place| {
         place.replace("model/config.json", "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 2");
         let kept = place.path("model/model.safetensors");

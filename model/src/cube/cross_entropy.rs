@@ -1,4 +1,4 @@
-//! Cross-entropy: a cube takes a row of logits.
+//! Cross-entropy: one cube per row of logits.
 
 use burn::tensor::DType;
 use burn_cubecl::CubeRuntime;
@@ -38,7 +38,7 @@ fn log_sum_exp<F: Float>(
     of_row + sum.ln()
 }
 
-/// `targets` are below `vocab`: a greater one is taken for the last token, so that nothing outside the row is read.
+/// `targets` are below `vocab`: larger ones are clamped, so that nothing outside the row is read.
 #[cube(launch_unchecked)]
 fn losses_kernel<F: Float, I: Int>(
     logits: &Array<F>,
@@ -64,7 +64,7 @@ fn losses_kernel<F: Float, I: Int>(
     }
 }
 
-/// As [`losses_kernel`], and the gradient by the logits; it may lie where the logits do.
+/// As [`losses_kernel`], and the gradient by the logits; it may reuse the logits' memory.
 #[cube(launch_unchecked)]
 fn losses_with_grad_kernel<F: Float, I: Int>(
     logits: &Array<F>,
@@ -86,7 +86,7 @@ fn losses_with_grad_kernel<F: Float, I: Int>(
     let first = row * vocab;
     let log_sum = log_sum_exp(logits, first, vocab, cap, &mut shared, is_capped);
     let target = min(u32::cast_from(targets[row]) as usize, vocab - 1);
-    // A unit writes only what it alone reads.
+    // A unit writes only values that no other unit reads.
     let mut i = unit;
     while i < vocab {
         let logit = soft_capped(f32::cast_from(logits[first + i]), cap, is_capped);
@@ -146,7 +146,7 @@ pub(super) fn sum<R: CubeRuntime>(
     total(losses, rows)
 }
 
-/// As [`sum`], with the gradient by the logits; in their own memory where nobody else holds it.
+/// As [`sum`], with the gradient by the logits; in the logits' memory, if it is not shared.
 pub(super) fn with_grad<R: CubeRuntime>(
     logits: CubeTensor<R>,
     targets: CubeTensor<R>,

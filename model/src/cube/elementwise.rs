@@ -1,4 +1,4 @@
-//! Rotary positions and gated activations: a unit an element, one pass over memory.
+//! Rotary positions and gated activations: one unit per element, one pass over memory.
 
 use burn_cubecl::CubeRuntime;
 use burn_cubecl::kernel::into_contiguous;
@@ -39,7 +39,7 @@ fn rotate_kernel<F: Float, A: Float>(
 
 #[cube]
 fn sigmoid(x: f32) -> f32 {
-    // Where exp overflows this is 0, which is right.
+    // If exp overflows, this is 0, the correct limit.
     1.0f32 / (1.0f32 + (-x).exp())
 }
 
@@ -58,7 +58,7 @@ fn activated(x: f32, #[comptime] activation: Activation) -> (f32, f32) {
             (x * share, share + x * density)
         }
         Activation::GeluTanh => {
-            // (1 + tanh(u)) / 2 is sigmoid(2u), which has no overflow to be afraid of.
+            // (1 + tanh(u)) / 2 is sigmoid(2u), which can't overflow.
             let cube = comptime![TANH_CUBE as f32];
             let scale = comptime![TANH_SCALE as f32];
             let s = sigmoid(2.0f32 * scale * (x + cube * x * x * x));
@@ -102,7 +102,7 @@ fn gated_backward_kernel<F: Float>(
     }
 }
 
-/// `x`: `[batch, heads, seq, head_dim]`, as it lies; `cos`, `sin`: `[batch, 1, seq, head_dim / 2]`.
+/// `x`: `[batch, heads, seq, head_dim]`, in any layout; `cos`, `sin`: `[batch, 1, seq, head_dim / 2]`.
 pub(super) fn rotate_half<R: CubeRuntime>(
     x: CubeTensor<R>,
     cos: CubeTensor<R>,

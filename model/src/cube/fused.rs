@@ -1,7 +1,7 @@
-//! The kernels under `Fusion`: each an operation of its own, run on the backend below when its turn comes.
+//! The kernels under `Fusion`: each one a custom operation that runs later on the inner backend.
 //!
-//! Types are announced when an operation is registered, so they must be what the kernels, or the portable operations where
-//! there is no kernel, give.
+//! An operation is registered with its output types, which must equal those of the kernels, or of the portable
+//! operations without a kernel.
 
 use std::sync::Arc;
 

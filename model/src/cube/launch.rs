@@ -1,4 +1,4 @@
-//! What every launch needs: tensors as buffers, and how many cubes.
+//! Launch parameters: tensors as buffers, and numbers of cubes.
 
 use burn::tensor::backend::Backend;
 use burn::tensor::ops::FloatTensor;
@@ -9,10 +9,10 @@ use burn_cubecl::tensor::CubeTensor;
 use cubecl::calculate_cube_count_elemwise;
 use cubecl::prelude::*;
 
-/// Units of a cube. Every device that WebGPU knows has room for so many.
+/// Units of a cube; every WebGPU device supports this number.
 pub(super) const UNITS: usize = 256;
 
-/// Whether there are kernels for tensors of these types and sizes; the portable operations take the rest.
+/// Whether the kernels support these types and sizes; the portable operations handle the rest.
 pub(super) fn fits<B: Backend, const D: usize>(tensors: &[&Tensor<B, D>]) -> bool {
     tensors.iter().all(|tensor| {
         let elements = tensor.dims().iter().product::<usize>();
@@ -20,12 +20,12 @@ pub(super) fn fits<B: Backend, const D: usize>(tensors: &[&Tensor<B, D>]) -> boo
     })
 }
 
-/// Whether these tensors have one shape and one type.
+/// Whether these tensors have the same shape and type.
 pub(super) fn alike<B: Backend, const D: usize>(tensors: &[&Tensor<B, D>]) -> bool {
     tensors.windows(2).all(|two| two[0].dims() == two[1].dims() && two[0].dtype() == two[1].dtype())
 }
 
-/// Whether there are kernels for this type.
+/// Whether the kernels support this type.
 pub(super) fn has_kernels(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
@@ -35,7 +35,7 @@ pub(super) fn sum_type(dtype: DType) -> DType {
     if has_kernels(dtype) { DType::F32 } else { dtype }
 }
 
-/// As many cubes, or a few more: kernels check.
+/// At least this number of cubes; kernels check bounds.
 pub(super) fn cubes<R: CubeRuntime>(client: &ComputeClient<R>, count: usize) -> CubeCount {
     calculate_cube_count_elemwise(client, count, CubeDim::new_single())
 }
@@ -45,13 +45,13 @@ pub(super) fn units() -> CubeDim {
     CubeDim::new_1d(UNITS as u32)
 }
 
-/// A tensor without gaps on the device of another, not yet written.
+/// An uninitialized contiguous tensor on the device of another.
 pub(super) fn empty<R: CubeRuntime>(
-    beside: &CubeTensor<R>,
+    like: &CubeTensor<R>,
     shape: impl Into<Shape>,
     dtype: DType,
 ) -> CubeTensor<R> {
-    let (client, device) = (beside.client.clone(), beside.device.clone());
+    let (client, device) = (like.client.clone(), like.device.clone());
     empty_device_contiguous_dtype(client, device, shape.into(), dtype)
 }
 

@@ -1,4 +1,4 @@
-//! LayerNorm: a cube takes a row at a time.
+//! LayerNorm: one row per cube at a time.
 
 use burn::tensor::DType;
 use burn_cubecl::CubeRuntime;
@@ -10,10 +10,10 @@ use super::launch::{UNITS, cubes, empty, units};
 use super::norm::sum_rows;
 use super::reduce::cube_sum;
 
-/// Rows whose share of the gradients of weight and bias one cube adds up before it writes it.
+/// Rows over which one cube sums the gradients of weight and bias before writing them.
 const ROWS: usize = 16;
 
-/// The mean of a row, and the root of its variance.
+/// The mean and the standard deviation of a row.
 #[cube]
 fn statistics<F: Float>(
     x: &Array<F>,
@@ -67,7 +67,7 @@ fn forward_kernel<F: Float, W: Float>(
     }
 }
 
-/// Writes `d_x`, and for each [`ROWS`] rows their share of the gradients of weight and bias: `[rows / ROWS, features]`.
+/// Writes `d_x`, and for each [`ROWS`] rows their partial gradients of weight and bias: `[rows / ROWS, features]`.
 #[cube(launch_unchecked)]
 fn backward_kernel<F: Float, W: Float>(
     x: &Array<F>,
@@ -108,7 +108,7 @@ fn backward_kernel<F: Float, W: Float>(
             along += d_normed * (f32::cast_from(x[first + i]) - mean);
             i += UNITS;
         }
-        // What centring and scaling take away: the mean of the gradient, and its part along x.
+        // Centering and scaling remove the mean of the gradient and its component along x.
         let d_mean = cube_sum(&mut shared, slopes) / f32::cast_from(features);
         let along = cube_sum(&mut shared, along) / deviation / f32::cast_from(features);
         #[unroll]

@@ -1,7 +1,7 @@
-//! Kernels for CubeCL's backends, one source for CUDA and WGPU, and their passage through `Fusion`.
+//! Kernels for CubeCL's backends, one source for CUDA and WGPU, and their registration with `Fusion`.
 //!
-//! Values lie in f32, f16 or bf16; every sum is in f32, and runs in an order that depends on sizes alone. Other types
-//! take the portable way.
+//! Values are f32, f16 or bf16; every sum is in f32, in an order that depends only on sizes. Other types use the
+//! portable operations.
 
 mod attention;
 mod cross_entropy;
@@ -24,8 +24,8 @@ use crate::{Activation, AttentionMask, MaskRanges, ModelBackend, Scoring, portab
 use attention::Attention;
 use launch::{alike, fits, has_kernels, primitive, sum_type, tensor};
 
-/// Whether these are queries, keys and values of one type, as many as the mask says. What is not so is left to the
-/// portable operations, which check shapes; kernels don't.
+/// Whether queries, keys and values have one type and the mask's sizes. Others are left to the portable operations,
+/// which check shapes; kernels don't.
 fn attend<B: ModelBackend>(
     q: &Tensor<B, 4>,
     k: &Tensor<B, 4>,

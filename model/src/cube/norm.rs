@@ -1,4 +1,4 @@
-//! RMSNorm: a cube takes a row at a time.
+//! RMSNorm: one row per cube at a time.
 
 use burn::tensor::DType;
 use burn_cubecl::CubeRuntime;
@@ -9,7 +9,7 @@ use cubecl::prelude::*;
 use super::launch::{UNITS, cubes, empty, units};
 use super::reduce::cube_sum;
 
-/// Rows whose share of the weight's gradient one cube adds up before it writes it.
+/// Rows over which one cube sums the weight's gradient before writing it.
 const ROWS: usize = 16;
 
 #[cube(launch_unchecked)]
@@ -46,7 +46,7 @@ fn forward_kernel<F: Float, W: Float>(
     }
 }
 
-/// Writes `d_x`, and for each [`ROWS`] rows their share of the weight's gradient: `[rows / ROWS, features]`.
+/// Writes `d_x`, and for each [`ROWS`] rows their partial gradient of the weight: `[rows / ROWS, features]`.
 #[cube(launch_unchecked)]
 fn backward_kernel<F: Float, W: Float>(
     x: &Array<F>,
@@ -86,7 +86,7 @@ fn backward_kernel<F: Float, W: Float>(
         let squares = cube_sum(&mut shared, squares);
         let along = cube_sum(&mut shared, along);
         let rms = (squares / f32::cast_from(features) + eps).sqrt();
-        // The part of the gradient along x itself is what the norm takes away.
+        // The norm removes the component of the gradient along x.
         let along = along / rms / f32::cast_from(features);
         #[unroll]
         for j in 0..features_per_unit {
@@ -109,7 +109,7 @@ fn backward_kernel<F: Float, W: Float>(
     }
 }
 
-/// The sum over rows of `[rows, features]`, one unit a feature, first row first.
+/// The sum over rows of `[rows, features]`, one unit per feature, in row order.
 #[cube(launch_unchecked)]
 fn sum_rows_kernel<W: Float>(
     parts: &Array<f32>,

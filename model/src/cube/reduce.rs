@@ -1,14 +1,14 @@
-//! Sums over a cube, in an order that depends on its size alone.
+//! Sums over a cube, in an order that depends only on its size.
 
 use cubecl::prelude::*;
 
 use super::launch::UNITS;
 
-/// The sum of every unit's `value`, for every unit. `shared` holds a number a unit.
+/// The sum of every unit's `value`, for every unit. `shared` has one number per unit.
 #[cube]
 pub(super) fn cube_sum(shared: &mut SharedMemory<f32>, value: f32) -> f32 {
     let unit = UNIT_POS as usize;
-    // Whoever still reads the result before this one has come by.
+    // Wait until every unit has read the previous result.
     sync_cube();
     shared[unit] = value;
     sync_cube();
@@ -24,7 +24,7 @@ pub(super) fn cube_sum(shared: &mut SharedMemory<f32>, value: f32) -> f32 {
     shared[0]
 }
 
-/// The greatest of every unit's `value`, for every unit.
+/// The maximum of every unit's `value`, for every unit.
 #[cube]
 pub(super) fn cube_max(shared: &mut SharedMemory<f32>, value: f32) -> f32 {
     let unit = UNIT_POS as usize;

@@ -1,4 +1,4 @@
-//! `[batch, heads, seq, head_dim]` as the layers around lay it: tokens outside, heads inside.
+//! `[batch, heads, seq, head_dim]` in the layout of the linear layers: tokens outside, heads inside.
 
 use burn::tensor::{DType, Shape};
 use burn_cubecl::CubeRuntime;
@@ -7,7 +7,7 @@ use burn_cubecl::tensor::CubeTensor;
 
 use super::launch::empty;
 
-/// The tensor itself if the features of a head lie side by side, whatever its other strides; else a copy.
+/// The tensor itself if a head's features are contiguous, with any other strides; else a copy.
 pub(super) fn with_whole_rows<R: CubeRuntime>(x: CubeTensor<R>) -> CubeTensor<R> {
     match x.meta.strides().last() {
         Some(1) => x,
@@ -15,14 +15,14 @@ pub(super) fn with_whole_rows<R: CubeRuntime>(x: CubeTensor<R>) -> CubeTensor<R>
     }
 }
 
-/// A tensor of this shape, not yet written, that lies in memory as `[batch, seq, heads, head_dim]`: to flatten its heads
-/// into features costs no copy.
+/// An uninitialized tensor of this shape with the memory layout `[batch, seq, heads, head_dim]`, so that flattening
+/// heads into features needs no copy.
 pub(super) fn with_tokens_outside<R: CubeRuntime>(
-    beside: &CubeTensor<R>,
+    like: &CubeTensor<R>,
     [batch, heads, seq, head_dim]: [usize; 4],
     dtype: DType,
 ) -> CubeTensor<R> {
-    let mut tensor = empty(beside, Shape::from([batch, seq, heads, head_dim]), dtype);
+    let mut tensor = empty(like, Shape::from([batch, seq, heads, head_dim]), dtype);
     tensor.meta.swap(1, 2);
     tensor
 }

@@ -31,15 +31,15 @@ pub enum ConfigError {
     Unreadable {
         /// The file.
         path: PathBuf,
-        /// What the system or the parser said.
+        /// The error of the system or the parser.
         reason: String,
     },
-    /// Values that emberlm can't compute with, all of them.
+    /// All invalid or unsupported values.
     #[error("{path}:\n  {}", .faults.join("\n  "))]
     Invalid {
         /// The file.
         path: PathBuf,
-        /// Each key, what it holds and what it may hold.
+        /// Each key with its value and the expected values.
         faults: Vec<String>,
     },
 }
@@ -48,14 +48,14 @@ impl ModelConfig {
     /// Reads `config.json`, as transformers 4 or 5 writes it.
     ///
     /// # Errors
-    /// [`ConfigError`], with all faults at once.
+    /// [`ConfigError`], which lists all faults.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
         let text = std::fs::read_to_string(path)
             .map_err(|e| ConfigError::Unreadable { path: path.into(), reason: e.to_string() })?;
         Self::parse(&text, path)
     }
 
-    /// Parses the text of a `config.json`; `path` is for messages.
+    /// Parses the text of a `config.json`; `path` is used in messages.
     ///
     /// # Errors
     /// As [`read`](Self::read).

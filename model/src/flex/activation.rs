@@ -1,4 +1,4 @@
-//! Activations with their slopes, free of branches: loops over them vectorize.
+//! Activations with their derivatives, branch-free, so that loops over them vectorize.
 
 use super::simd::{erfc, exp};
 use crate::activation::{INV_SQRT_TAU, TANH_CUBE, TANH_SCALE};
@@ -13,7 +13,7 @@ pub(super) fn silu(x: f32) -> (f32, f32) {
 /// See [`Activation::Gelu`](crate::Activation::Gelu).
 #[inline(always)]
 pub(super) fn gelu(x: f32) -> (f32, f32) {
-    // By the complement, which keeps its digits where the share is small.
+    // From the complement, which is accurate for small values.
     let share = 0.5 * erfc(-x * std::f32::consts::FRAC_1_SQRT_2);
     let density = exp(-0.5 * x * x) * INV_SQRT_TAU as f32;
     (x * share, share + x * density)

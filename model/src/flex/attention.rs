@@ -1,5 +1,5 @@
-//! Attention by tiles with an online softmax (Dao et al., 2022, arXiv:2205.14135): no `[seq, keys]` matrix exists, and
-//! tiles in which nothing is seen are skipped.
+//! Attention by tiles with an online softmax (Dao et al., 2022, arXiv:2205.14135): no `[seq, keys]` matrix is built,
+//! and fully masked tiles are skipped.
 //!
 //! ```text
 //!            keys ─►  [ tile ][ tile ][ tile ]
@@ -34,7 +34,7 @@ impl From<Scoring> for Scores {
 const QUERIES: usize = 64;
 const KEYS: usize = 256;
 
-/// A matrix in memory: from `data`, `row` elements from one row to the next, columns neighbours.
+/// A matrix in memory: starts at `data`, row stride `row`, contiguous columns.
 #[derive(Clone, Copy)]
 struct Matrix<'a> {
     data: &'a [f32],
@@ -46,7 +46,7 @@ impl<'a> Matrix<'a> {
         Self { data, row }
     }
 
-    /// Without the rows before `first`.
+    /// The matrix from row `first` on.
     fn after_row(self, first: usize) -> Self {
         Self { data: &self.data[first * self.row..], row: self.row }
     }
@@ -57,7 +57,7 @@ fn of_head(x: &Heads, row: usize, head: usize) -> Matrix<'_> {
     Matrix { data: x.head(row, head), row: x.token_stride() }
 }
 
-/// Which of two factors is taken transposed.
+/// Which of two factors is transposed.
 #[derive(Clone, Copy, PartialEq)]
 enum Transposed {
     None,
@@ -116,12 +116,12 @@ fn multiply(
     }
 }
 
-/// What a tile of queries sees.
+/// A tile of queries and its visible keys.
 struct Tile {
     /// First query, and number of queries.
     first: usize,
     count: usize,
-    /// All keys that any of them sees.
+    /// The range of keys visible to any of them.
     keys: std::ops::Range<usize>,
 }
 
@@ -136,13 +136,13 @@ impl Tile {
         })
     }
 
-    /// Its keys in pieces of at most [`KEYS`].
+    /// Its keys in chunks of at most [`KEYS`].
     fn pieces(&self) -> impl Iterator<Item = std::ops::Range<usize>> + use<> {
         let end = self.keys.end;
         self.keys.clone().step_by(KEYS).map(move |start| start..end.min(start + KEYS))
     }
 
-    /// The part of `piece` that query `i` of the tile sees, counted from the piece's start.
+    /// The keys of `piece` visible to query `i` of the tile, relative to the piece's start.
     fn seen(
         &self,
         mask: &AttentionMask,
@@ -169,7 +169,7 @@ pub(super) fn forward(
     let group = heads / kv_heads;
     let (q, k, v) = (Heads::new(q), Heads::new(k), Heads::new(v));
     let mut log_sum = vec![0.0; batch * heads * seq];
-    // Tokens outside, heads inside, as the layer after it reads it; every head writes its own columns.
+    // Tokens outside, heads inside, the layout of the next layer; every head writes its own columns.
     let mut out = vec![0.0; batch * seq * heads * head_dim];
     let computed: Vec<Vec<f32>> = log_sum
         .par_chunks_mut(seq)
@@ -275,7 +275,7 @@ pub(super) fn backward(
     let mut d_q = vec![0.0; batch * heads * seq * head_dim];
     let mut d_k = vec![0.0; batch * kv_heads * keys * head_dim];
     let mut d_v = vec![0.0; batch * kv_heads * keys * head_dim];
-    // The query heads that share a key head add to the same gradient: one task, in the order of the heads.
+    // Query heads with the same key head add to one gradient: one task, in the order of the heads.
     d_q.par_chunks_mut(group * seq * head_dim)
         .zip(d_k.par_chunks_mut(keys * head_dim))
         .zip(d_v.par_chunks_mut(keys * head_dim))
@@ -308,7 +308,7 @@ fn log_sums(all: &Contiguous, index: usize, seq: usize) -> &[f32] {
     &all.values()[index * seq..][..seq]
 }
 
-/// One query head with what its gradient needs.
+/// One query head and the inputs of its gradient.
 struct Head<'a> {
     q: Matrix<'a>,
     k: Matrix<'a>,
@@ -335,7 +335,7 @@ fn backward_head(
         let d_q = &mut d_q[tile.first * head_dim..][..tile.count * head_dim];
         let (q, grad, out) =
             (q.after_row(tile.first), grad.after_row(tile.first), out.after_row(tile.first));
-        // Σ shares · d_shares over the keys is Σ grad · out over the features.
+        // Σ p · dp over the keys is Σ grad · out over the features.
         let mut along = [0.0f32; QUERIES];
         for (i, along) in along.iter_mut().enumerate().take(tile.count) {
             let (g, o) = (&grad.data[i * grad.row..], &out.data[i * out.row..]);

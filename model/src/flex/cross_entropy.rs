@@ -1,4 +1,4 @@
-//! Loss and its gradient over rows of logits; the gradient takes the logits' place where nobody else needs them.
+//! Loss and its gradient over rows of logits; the gradient reuses the logits' memory if it is not shared.
 
 use burn::tensor::{Int, Tensor, TensorMetadata};
 use burn_flex::{Flex, FlexTensor};
@@ -44,19 +44,19 @@ fn log_sum_exp(row: &[f32]) -> f32 {
     })
 }
 
-/// The slope of the soft cap where it gives `y`.
+/// The derivative of the soft cap at its output `y`.
 #[inline(always)]
 fn slope(y: f32, cap: f32) -> f32 {
     1.0 - (y / cap) * (y / cap)
 }
 
-/// The sum as a tensor `[1]`; in f64, as there may be many rows.
+/// The sum as a tensor `[1]`; summed in f64, because there may be many rows.
 pub(super) fn sum(losses: &[f32]) -> Tensor<Flex, 1> {
     let sum: f64 = losses.iter().copied().map(f64::from).sum();
     from_values(vec![sum as f32], [1])
 }
 
-/// Loss and `softmax − onehot`, times the cap's slope, in one pass over each row while it is in the cache.
+/// Loss and `softmax − onehot`, times the soft cap's derivative, in one pass over each row while it is in cache.
 pub(super) fn with_grad(
     logits: Tensor<Flex, 2>,
     targets: &[usize],

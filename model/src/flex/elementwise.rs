@@ -9,10 +9,10 @@ use super::simd::vectorized;
 use super::views::{Contiguous, Heads, from_primitive, from_values, primitive};
 use crate::Activation;
 
-/// Elements that one thread takes at a time.
+/// Elements per task.
 const BLOCK: usize = 1 << 14;
 
-/// Reads `x` as it lies in memory and writes `[batch, heads, seq, head_dim]`, contiguous.
+/// Reads `x` in any layout and writes `[batch, heads, seq, head_dim]`, contiguous.
 pub(super) fn rotate_half(
     x: Tensor<Flex, 4>,
     cos: &Contiguous,
@@ -43,7 +43,7 @@ pub(super) fn rotate_half(
     from_values(y, dims)
 }
 
-/// Works in place where nobody else needs `x`, and copies where somebody does.
+/// Works in place, or on a copy if `x` is shared.
 pub(super) fn scaled(x: Tensor<Flex, 2>, factor: f32) -> Tensor<Flex, 2> {
     let mut x = primitive(x).to_contiguous();
     x.storage_mut::<f32>().par_chunks_mut(BLOCK).for_each(|x| {
@@ -79,7 +79,7 @@ pub(super) fn gated_backward(
     }
 }
 
-/// `f` gives an activation and its slope.
+/// `f` returns an activation and its derivative.
 fn gated_by(gate: &[f32], up: &[f32], f: impl Fn(f32) -> (f32, f32) + Sync) -> Vec<f32> {
     let mut y = vec![0.0; gate.len()];
     y.par_chunks_mut(BLOCK).zip(gate.par_chunks(BLOCK)).zip(up.par_chunks(BLOCK)).for_each(

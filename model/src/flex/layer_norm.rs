@@ -1,14 +1,13 @@
-//! Layer normalisation, forward and backward, row by row.
+//! LayerNorm, forward and backward, row by row.
 
 use rayon::prelude::*;
 
 use super::simd::{sum, vectorized};
 
-/// Rows that one thread takes at a time. The gradients of weight and bias are summed within such a block and then over
-/// blocks.
+/// Rows per task. The gradients of weight and bias are summed within such a block and then over blocks.
 const ROWS: usize = 64;
 
-/// The mean of a row, and one over the root of its variance.
+/// The mean of a row and the inverse of its standard deviation.
 #[inline(always)]
 fn statistics(x: &[f32], eps: f32) -> (f32, f32) {
     let n = x.len() as f32;
@@ -49,7 +48,7 @@ pub(super) fn backward(x: &[f32], weight: &[f32], grad: &[f32], eps: f32) -> [Ve
                 for (d_x, (x, grad)) in d_x.chunks_exact_mut(features).zip(rows) {
                     let (mean, scale) = statistics(x, eps);
                     let n = features as f32;
-                    // What centring and scaling take away: the mean of the gradient, and its part along x.
+                    // Centering and scaling remove the mean of the gradient and its component along x.
                     let d_mean = sum(features, |i| grad[i] * weight[i]) / n;
                     let along = sum(features, |i| grad[i] * weight[i] * (x[i] - mean)) * scale / n;
                     for i in 0..features {

@@ -1,7 +1,7 @@
-//! CPU kernels for the backend Flex, in f32. Anything else takes the portable way.
+//! CPU kernels for the backend Flex, in f32. Other types use the portable operations.
 //!
-//! Work is split over rows or heads, and every sum runs in an order that depends on sizes alone: the same input gives
-//! the same bits with any number of threads.
+//! Work is split over rows or heads, and the order of every sum depends only on sizes: the same input gives the same
+//! bits with any number of threads.
 
 mod activation;
 mod attention;

@@ -1,10 +1,10 @@
-//! Root-mean-square normalisation, forward and backward, row by row.
+//! RMSNorm, forward and backward, row by row.
 
 use rayon::prelude::*;
 
 use super::simd::{sum, vectorized};
 
-/// Rows that one thread takes at a time. The weight's gradient is summed within such a block and then over blocks.
+/// Rows per task. The weight's gradient is summed within such a block and then over blocks.
 const ROWS: usize = 64;
 
 pub(super) fn forward(x: &[f32], weight: &[f32], eps: f32) -> Vec<f32> {
@@ -43,7 +43,7 @@ pub(super) fn backward(x: &[f32], weight: &[f32], grad: &[f32], eps: f32) -> (Ve
                 for (d_x, (x, grad)) in d_x.chunks_exact_mut(features).zip(rows) {
                     let scale = inverse_rms(x, eps);
                     let along = sum(features, |i| grad[i] * weight[i] * x[i]);
-                    // scale² · mean(grad · weight · x): the share of the gradient along x.
+                    // scale² · mean(grad · weight · x): the component of the gradient along x.
                     let along = along * scale * scale / features as f32;
                     for i in 0..features {
                         d_x[i] = scale * (grad[i] * weight[i] - x[i] * along);

@@ -1,27 +1,27 @@
-//! Loops for the widest vectors of the processor at hand.
+//! Loops compiled for the widest vectors of the processor.
 
 use std::sync::OnceLock;
 
-/// Runs `f`, compiled for the widest vectors there are. `f` must be a closure that inlines: plain loops over slices.
+/// Runs `f`, compiled for the widest available vectors. `f` must be a closure that inlines: plain loops over slices.
 #[inline(always)]
 pub(super) fn vectorized<R>(f: impl FnOnce() -> R) -> R {
     static ARCH: OnceLock<pulp::Arch> = OnceLock::new();
     ARCH.get_or_init(pulp::Arch::new).dispatch(f)
 }
 
-/// `eˣ` to within 2 units in the last place, 0 below -87. Free of branches, so that loops over it vectorize.
+/// `eˣ` to within 2 units in the last place, 0 below -87. Branch-free, so that loops over it vectorize.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
     let (power, rest) = exp_parts(x);
-    // The rest last: near it the sum rounds but once.
+    // Largest term last, so that the sum rounds only once near it.
     let result = power * (rest + 1.0);
     if x < -87.0 { 0.0 } else { result }
 }
 
-/// `tanh(x)` to within some units in the last place, also near 0.
+/// `tanh(x)` to within a few units in the last place, also near 0.
 #[inline(always)]
 pub(super) fn tanh(x: f32) -> f32 {
-    // With m = e²ˣ − 1, tanh is m / (m + 2), and m = 2ᵏ · (eʳ − 1) + (2ᵏ − 1) loses nothing where x is small.
+    // With m = e²ˣ − 1, tanh is m / (m + 2), and m = 2ᵏ · (eʳ − 1) + (2ᵏ − 1) is accurate for small x.
     let (power, rest) = exp_parts(2.0 * x.clamp(-20.0, 20.0));
     let m = power * rest + (power - 1.0);
     m / (m + 2.0)
@@ -33,7 +33,8 @@ pub(super) fn soft_capped(x: f32, cap: f32) -> f32 {
     tanh(x / cap) * cap
 }
 
-/// `erfc(x)` to within 2e-6 of itself: a Chebyshev fit of the exponent (Press et al., Numerical Recipes in C, 2nd ed., 6.2).
+/// `erfc(x)` with a relative error below 2e-6: a Chebyshev fit of the exponent (Press et al., Numerical Recipes in C,
+/// 2nd ed., 6.2).
 #[inline(always)]
 pub(super) fn erfc(x: f32) -> f32 {
     let t = 1.0 / (1.0 + 0.5 * x.abs());
@@ -51,10 +52,10 @@ pub(super) fn erfc(x: f32) -> f32 {
     if x < 0.0 { 2.0 - above } else { above }
 }
 
-/// `2ᵏ` and `eʳ − 1` with `x = k · ln 2 + r`, for x from -87 to 88; what lies outside counts as the nearer end.
+/// `2ᵏ` and `eʳ − 1` with `x = k · ln 2 + r`, for x from -87 to 88; values outside are clamped.
 #[inline(always)]
 fn exp_parts(x: f32) -> (f32, f32) {
-    // Adding and taking away 1.5 · 2²³ rounds to a whole number, which then lies in the low bits.
+    // Adding and subtracting 1.5 · 2²³ rounds to an integer, which is then in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = -2.121_944_4e-4;
@@ -76,7 +77,7 @@ fn exp_parts(x: f32) -> (f32, f32) {
 /// Lanes of partial sums: as many as the widest vectors hold, twice.
 const LANES: usize = 32;
 
-/// The sum of `f(i)` for i in `0..n`, in an order that depends on n alone.
+/// The sum of `f(i)` for i in `0..n`, in an order that depends only on n.
 #[inline(always)]
 pub(super) fn sum(n: usize, f: impl Fn(usize) -> f32) -> f32 {
     let mut lanes = [0.0f32; LANES];
@@ -102,7 +103,7 @@ pub(super) fn sum(n: usize, f: impl Fn(usize) -> f32) -> f32 {
     lanes[0] + tail
 }
 
-/// The greatest of `values`.
+/// The maximum of `values`.
 #[inline(always)]
 pub(super) fn max(values: &[f32]) -> f32 {
     let mut lanes = [f32::NEG_INFINITY; LANES];
@@ -132,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn tanh_is_exact_also_near_zero() {
+    fn tanh_is_accurate_near_zero() {
         for i in -1_200_000..1_200_000 {
             let x = if i % 2 == 0 { i as f32 * 1e-5 } else { (i as f32 * 1e-5).powi(7) * 1e-3 };
             let (found, expected) = (f64::from(tanh(x)), f64::from(x).tanh());
@@ -144,8 +145,8 @@ mod tests {
     }
 
     #[test]
-    fn erfc_is_exact_in_its_tail_too() {
-        // From tables: erfc(x) for each x.
+    fn erfc_is_accurate_in_its_tail() {
+        // Reference values of erfc(x).
         let table = [
             (0.0, 1.0),
             (0.1, 0.887_537_083_981_715_2),
@@ -164,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_and_maxima_take_everything() {
+    fn sums_and_maxima_include_every_value() {
         for n in [0, 1, 31, 32, 33, 100] {
             let values: Vec<f32> = (0..n).map(|i| i as f32 - 40.0).collect();
             assert_eq!(vectorized(|| sum(n, |i| values[i])), values.iter().sum::<f32>());

@@ -9,11 +9,11 @@ pub(super) struct Contiguous(FlexTensor);
 impl Contiguous {
     /// Its values, row-major.
     pub(super) fn values(&self) -> &[f32] {
-        self.0.as_slice().expect("made contiguous, and f32 by the caller's check")
+        self.0.as_slice().expect("made contiguous, and the caller checks that it is f32")
     }
 }
 
-/// The tensor itself where it is contiguous, else a copy that is.
+/// The tensor itself if it is contiguous, else a contiguous copy.
 pub(super) fn contiguous<const D: usize>(tensor: Tensor<Flex, D>) -> Contiguous {
     Contiguous(primitive(tensor).to_contiguous())
 }
@@ -26,12 +26,12 @@ pub(super) fn from_primitive<const D: usize>(primitive: FlexTensor) -> Tensor<Fl
     Tensor::from_primitive(TensorPrimitive::Float(primitive))
 }
 
-/// A tensor that takes over a vector.
+/// A tensor that owns a vector.
 pub(super) fn from_values<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Tensor<Flex, D> {
     from_primitive(FlexTensor::from_data(TensorData::new(values, shape)))
 }
 
-/// `[batch, heads, tokens, head_dim]` as it lies in memory: the features of a head are neighbours, the rest is strided.
+/// `[batch, heads, tokens, head_dim]` in any layout with contiguous features per head.
 pub(super) struct Heads {
     tensor: FlexTensor,
     batch_stride: usize,
@@ -40,7 +40,7 @@ pub(super) struct Heads {
 }
 
 impl Heads {
-    /// A view where the features are neighbours already, else of a contiguous copy.
+    /// A view if features are contiguous, else of a contiguous copy.
     pub(super) fn new(tensor: Tensor<Flex, 4>) -> Self {
         let mut tensor = primitive(tensor);
         let is_direct = tensor.layout().strides()[3] == 1
@@ -53,12 +53,12 @@ impl Heads {
         Self { tensor, batch_stride, head_stride, token_stride }
     }
 
-    /// Elements from one token to the next.
+    /// Stride from token to token.
     pub(super) fn token_stride(&self) -> usize {
         self.token_stride
     }
 
-    /// The memory from the first feature of a head's first token on.
+    /// The memory starting at the first feature of a head's first token.
     pub(super) fn head(&self, batch: usize, head: usize) -> &[f32] {
         let start = self.tensor.layout().start_offset()
             + batch * self.batch_stride

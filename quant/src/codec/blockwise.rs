@@ -1,10 +1,10 @@
-//! Vectors in 8 bits, block by block with a dynamic map: how bitsandbytes' optimizers keep their states
-//! (Dettmers et al., 2022, arXiv:2110.02861).
+//! Vectors in 8 bits, block by block with a dynamic map: the format of bitsandbytes' optimizer states (Dettmers et al.,
+//! 2022, arXiv:2110.02861).
 //!
-//! A value takes the code that is nearest to it, as in bitsandbytes' portable code and on GPUs. Two of its details are
-//! not followed. Its CPU library looks codes up in a table of 65536 steps ([`dynamic`]), in which a zero gets a code
-//! that isn't zero, so that a weight which never had a gradient moves. And the nearest code of a small second moment is
-//! zero, so that the next step divides by almost nothing; here only a zero becomes zero.
+//! Each value gets its nearest code, as in bitsandbytes' portable code and on GPUs, with two differences. bitsandbytes'
+//! CPU library uses a table of 65536 steps ([`dynamic`]), in which zero gets a nonzero code, so that weights without a
+//! gradient move. And there the nearest code of a small second moment is zero, so that the next step divides by almost
+//! nothing; here only zero becomes zero.
 
 use std::sync::LazyLock;
 
@@ -12,13 +12,13 @@ use rayon::prelude::*;
 
 use super::dynamic;
 
-/// Numbers that share one scale.
+/// Values that share one scale.
 pub const BLOCK: usize = dynamic::BLOCK;
 
-/// The least scale that a value is divided by, so that a block of zeros divides by none.
+/// The smallest divisor, so that a block of zeros does not divide by 0.
 pub(crate) const LEAST: f32 = 1e-38;
 
-/// The values that 256 codes stand for before scaling.
+/// The values of the 256 codes before scaling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DynamicMap {
     /// From -0.993 to 1: for a first moment.
@@ -27,25 +27,25 @@ pub enum DynamicMap {
     Unsigned,
 }
 
-/// A vector in 8 bits, in the memory of the host.
+/// A vector in 8 bits on the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BlockwiseVector {
-    /// What the codes stand for.
+    /// The map from codes to values.
     pub map: DynamicMap,
-    /// One code a value.
+    /// One code per value.
     pub codes: Vec<u8>,
-    /// The greatest magnitude of each block of [`BLOCK`] values; the last block may be short.
+    /// The largest magnitude of each block of [`BLOCK`] values; the last block may be short.
     pub absmax: Vec<f32>,
 }
 
-/// How codes of a map are found.
+/// Lookup of a map's codes.
 pub(crate) struct Codes {
     /// The value of each code, ascending.
     pub(crate) values: [f32; 256],
-    /// Where one code ends and the next begins, ascending: the middles between neighbouring values. A value that is one
-    /// of them belongs below.
+    /// The bounds between adjacent codes, ascending: the midpoints of adjacent values. A value equal to a bound gets
+    /// the lower code.
     pub(crate) bounds: [f32; 255],
-    /// By the upper half of a value's bits: how many bounds lie below all values that begin so.
+    /// Indexed by the upper half of a value's bits: the number of bounds below all values with these bits.
     start: Vec<u8>,
 }
 
@@ -53,7 +53,7 @@ impl Codes {
     fn new(values: [f32; 256]) -> Self {
         let mut bounds: [f32; 255] = std::array::from_fn(|i| (values[i] + values[i + 1]) / 2.0);
         if values[0] == 0.0 {
-            // Whatever is greater than 0 is no 0.
+            // Every value above 0 gets a nonzero code.
             bounds[0] = 0.0;
         }
         let below = |value: f32| bounds.iter().filter(|&&bound| bound < value).count() as u8;
@@ -67,7 +67,7 @@ impl Codes {
     #[inline(always)]
     fn nearest(&self, value: f32) -> u8 {
         let mut code = self.start[(value.to_bits() >> 16) as usize];
-        // Values of one beginning span a bound or two.
+        // Values with equal upper bits span one or two bounds.
         while self.bounds.get(usize::from(code)).is_some_and(|&bound| value > bound) {
             code += 1;
         }
@@ -91,9 +91,10 @@ impl DynamicMap {
     }
 }
 
-/// The unsigned map: 0, then seven decades of 2, 4, … 128 values, each the middle of an equal part of its decade, then 1.
+/// The unsigned map: 0, then seven decades of 2, 4, … 128 values, each the midpoint of an equal part of its decade,
+/// then 1.
 ///
-/// PyTorch's last bit depends on the machine, and these values are stored nowhere, so they are computed and not listed.
+/// Computed, not listed: PyTorch's last bit depends on the machine, and these values are never stored.
 fn unsigned() -> [f32; 256] {
     let decades = (0..7).flat_map(|decade| {
         let (parts, scale) = (2 << decade, 10f64.powi(decade - 6));
@@ -107,7 +108,7 @@ fn unsigned() -> [f32; 256] {
     values
 }
 
-/// Codes a vector in parallel; each block depends on itself alone.
+/// Quantizes a vector in parallel; blocks are independent.
 pub(crate) fn quantize(values: &[f32], map: DynamicMap) -> (Vec<u8>, Vec<f32>) {
     let codes = map.codes();
     let mut coded = vec![0u8; values.len()];
@@ -127,7 +128,7 @@ pub(crate) fn quantize(values: &[f32], map: DynamicMap) -> (Vec<u8>, Vec<f32>) {
     (coded, absmax)
 }
 
-/// The values again: `value(code) · absmax`.
+/// Dequantizes: `value(code) · absmax`.
 pub(crate) fn dequantize(codes: &[u8], absmax: &[f32], map: DynamicMap) -> Vec<f32> {
     let map = map.values();
     let mut values = vec![0.0; codes.len()];
@@ -145,13 +146,13 @@ pub(crate) fn dequantize(codes: &[u8], absmax: &[f32], map: DynamicMap) -> Vec<f
 }
 
 impl BlockwiseVector {
-    /// Codes a vector.
+    /// Quantizes a vector.
     pub fn quantize(values: &[f32], map: DynamicMap) -> Self {
         let (codes, absmax) = quantize(values, map);
         Self { map, codes, absmax }
     }
 
-    /// The values again.
+    /// Dequantizes.
     pub fn dequantize(&self) -> Vec<f32> {
         dequantize(&self.codes, &self.absmax, self.map)
     }
@@ -164,8 +165,8 @@ mod tests {
     const MAPS: [DynamicMap; 2] = [DynamicMap::Signed, DynamicMap::Unsigned];
 
     #[test]
-    fn the_unsigned_map_is_bitsandbytes() {
-        // `create_dynamic_map(signed=False)` of bitsandbytes 0.50, some of it.
+    fn the_unsigned_map_equals_bitsandbytes() {
+        // Some values of bitsandbytes 0.50's `create_dynamic_map(signed=False)`.
         let map = DynamicMap::Unsigned.values();
         assert!(map.is_sorted_by(|a, b| a < b));
         let known = [(0, 0.0), (1, 3.25e-7), (2, 7.75e-7), (3, 2.125e-6), (254, 0.996_484_4)];
@@ -176,10 +177,10 @@ mod tests {
     }
 
     #[test]
-    fn every_value_gets_the_code_between_whose_bounds_it_lies() {
+    fn every_value_gets_the_code_of_its_interval() {
         for map in MAPS {
             let codes = map.codes();
-            // Everything from the middles themselves, and one bit beside them, to numbers across all magnitudes.
+            // The bounds themselves, their neighbours one bit away, and values of all magnitudes.
             let around = codes.bounds.iter().flat_map(|&b| [b, b.next_up(), b.next_down()]);
             let spread = (0..100_000).map(|i| {
                 let x = 10f32.powf(-9.0 * (i as f32 / 1e5)) * 0.999;
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_second_moment_is_zero_only_where_it_was() {
+    fn a_second_moment_becomes_zero_only_if_it_was_zero() {
         let values = [1.0, 1e-7, 1e-30, 0.0];
         let coded = BlockwiseVector::quantize(&values, DynamicMap::Unsigned);
         assert_eq!(coded.codes, [255, 1, 1, 0]);
@@ -216,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn zeros_stay_zeros_and_the_greatest_stays_itself() {
+    fn zeros_and_the_largest_magnitude_are_exact() {
         let mut values = vec![0.0f32; 600];
         values[3] = 2.5;
         values[599] = 1e-30;

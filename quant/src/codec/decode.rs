@@ -1,4 +1,4 @@
-//! Codes back to numbers, wherever the codes lie.
+//! Decoding codes from host slices.
 
 use std::sync::LazyLock;
 
@@ -6,17 +6,17 @@ use rayon::prelude::*;
 
 use crate::QuantFormat;
 
-/// A quantized matrix that lies in slices.
+/// A quantized matrix as slices.
 #[derive(Clone, Copy)]
 pub(crate) struct CodesView<'a> {
     pub(crate) format: QuantFormat,
-    /// Elements a scale.
+    /// Elements per scale.
     pub(crate) block: usize,
     pub(crate) codes: &'a [u8],
     pub(crate) scales: ScalesView<'a>,
 }
 
-/// Scales that lie in slices.
+/// Scales as slices.
 #[derive(Clone, Copy)]
 pub(crate) enum ScalesView<'a> {
     Plain(&'a [f32]),
@@ -52,14 +52,14 @@ fn pairs(format: QuantFormat) -> Option<&'static Pairs> {
     }
 }
 
-/// A matrix whose rows can be turned into f32.
+/// A matrix whose rows can be decoded to f32.
 pub(crate) trait Rows: Copy + Sync {
-    /// The values from element `start` on, as many as `out` has room for.
+    /// Decodes the values from element `start` on, until `out` is full.
     fn decode(&self, start: usize, out: &mut [f32]);
 
-    /// The values of whole rows of `d_in`, from row `first` on, as many as `out` has room for; in parallel.
+    /// Decodes rows of `d_in` values from row `first` on, until `out` is full; in parallel.
     fn decode_rows(&self, first: usize, d_in: usize, out: &mut [f32]) {
-        // Enough for a thread that starting it is worth while.
+        // Enough work for a task.
         let rows = (1usize << 15).div_ceil(d_in.max(1));
         out.par_chunks_mut((rows * d_in).max(1)).enumerate().for_each(|(i, out)| {
             self.decode((first + i * rows) * d_in, out);
@@ -93,7 +93,7 @@ impl CodesView<'_> {
     #[inline(always)]
     fn decode_nibbles(&self, pairs: &Pairs, start: usize, scale: f32, out: &mut [f32]) {
         let pair = |byte: u8| pairs[usize::from(byte)];
-        // Rows of odd length begin in the middle of a byte.
+        // Rows of odd length start in the middle of a byte.
         let (odd, out) = out.split_at_mut(start % 2);
         if let [value] = odd {
             *value = pair(self.codes[start / 2])[1] * scale;

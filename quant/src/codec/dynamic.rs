@@ -2,13 +2,12 @@
 
 use std::sync::LazyLock;
 
-/// Numbers that share one scale.
+/// Values that share one scale.
 pub const BLOCK: usize = 256;
 
-/// The map's positive values below 1 (Dettmers, 2015, arXiv:1511.04561): seven decades, the higher the finer.
+/// The map's positive values below 1 (Dettmers, 2015, arXiv:1511.04561): seven decades, finer towards 1.
 ///
-/// They are listed and not computed, because PyTorch computes them with vectors of whatever width the machine has, and
-/// the last bit depends on it.
+/// They are listed, not computed: PyTorch's result depends in the last bit on the machine's vector width.
 const POSITIVE: [f32; 127] = [
     5.500_000_4e-7,
     3.250_000_2e-6,
@@ -150,11 +149,11 @@ pub fn map() -> [f32; 256] {
     map
 }
 
-/// Steps of the table by which codes are found.
+/// Steps of the lookup table of codes.
 const STEPS: usize = 1 << 16;
 
-/// The nearest code to each of 65536 values from -1 to 1. bitsandbytes' CPU kernel looks codes up so; near zero, where
-/// the map is finer than the table, it therefore doesn't find the nearest one, and neither may we.
+/// The nearest code to each of 65536 values from -1 to 1. bitsandbytes' CPU kernel uses this table; near zero, where
+/// the map is finer than the table, it does not find the nearest code, and this code reproduces that.
 static NEAREST: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let map = map();
     let nearest = |i: usize| {
@@ -173,7 +172,7 @@ pub fn quantize(values: &[f32]) -> (Vec<u8>, Vec<f32>) {
         let absmax = block.iter().fold(0.0f32, |max, v| max.max(v.abs()));
         scales.push(absmax);
         if absmax == 0.0 {
-            // What bitsandbytes gives; the value is 0 all the same, as the scale is.
+            // bitsandbytes' code; the value is 0 anyway, because the scale is 0.
             codes.extend(block.iter().map(|_| 0));
             continue;
         }
@@ -186,7 +185,7 @@ pub fn quantize(values: &[f32]) -> (Vec<u8>, Vec<f32>) {
     (codes, scales)
 }
 
-/// The mean as PyTorch computes it in one thread: sums of eight lanes times four, cascaded, so that the offset of double
+/// The mean in PyTorch's single-threaded order (cascade sums of four times eight lanes), so that the offset of double
 /// quantization has the same bits. (For more than 32768 scales PyTorch's own result depends on its number of threads.)
 pub fn mean(values: &[f32]) -> f32 {
     const LANES: usize = 8;
@@ -217,7 +216,7 @@ fn vector_sum<const LANES: usize>(vectors: &[[f32; LANES]]) -> [f32; LANES] {
         if done > full || !done.is_multiple_of(level_step) {
             continue;
         }
-        // A level that is full goes up into the next, as carries do.
+        // A full level is added to the next one, like a carry.
         let mut size = level_step;
         for level in 1..LEVELS {
             let (below, here) = levels.split_at_mut(level);
@@ -259,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mean_takes_everything_once() {
+    fn a_mean_counts_every_value_once() {
         for n in [1, 7, 8, 33, 511, 512, 700, 16_384, 40_000] {
             let values: Vec<f32> = (0..n).map(|i| (i % 5) as f32).collect();
             let exact = values.iter().sum::<f32>() / n as f32;

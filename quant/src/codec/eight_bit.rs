@@ -1,11 +1,11 @@
-//! Int8 codes of a matrix, row by row, as LLM.int8 makes them (Dettmers et al., 2022, arXiv:2208.07339).
+//! Int8 codes of a matrix, row by row, as in LLM.int8 (Dettmers et al., 2022, arXiv:2208.07339).
 
 use half::f16;
 use rayon::prelude::*;
 
-/// Codes, signed numbers as bytes, and the greatest magnitude of each row.
+/// Codes (signed numbers as bytes) and the largest magnitude of each row.
 ///
-/// bitsandbytes rounds the weight to f16 first, and so does this; values beyond f16's range become its greatest.
+/// bitsandbytes rounds the weight to f16 first, which this code reproduces; values beyond f16's range are clamped.
 pub(crate) fn quantize(values: &[f32], d_in: usize) -> (Vec<u8>, Vec<f32>) {
     let to_f16 =
         |value: f32| f16::from_f32(value).to_f32().clamp(f16::MIN.to_f32(), f16::MAX.to_f32());

@@ -1,4 +1,4 @@
-//! NF4 and FP4 codes of a tensor, as bitsandbytes makes them.
+//! NF4 and FP4 codes of a tensor, as in bitsandbytes.
 
 use std::sync::LazyLock;
 
@@ -6,15 +6,15 @@ use rayon::prelude::*;
 
 use crate::QuantFormat;
 
-/// bitsandbytes' block.
+/// bitsandbytes' block size.
 pub(crate) const BLOCK: usize = 64;
 
-/// The least scale that a value is divided by, so that a block of zeros divides by none.
+/// The smallest divisor, so that a block of zeros does not divide by 0.
 const LEAST: f32 = 1e-38;
 
-/// How the codes of one format are found: up to which value each goes, in the order of the values.
+/// Lookup of a format's codes: the upper bound of each, in the order of their values.
 struct Bounds {
-    /// The middles between neighbouring values, ascending. A value that is one of them belongs below.
+    /// The midpoints of adjacent values, ascending. A value equal to a bound gets the lower code.
     middles: [f32; 15],
     /// The code of each value, ascending.
     codes: [u8; 16],
@@ -44,9 +44,9 @@ impl Bounds {
     }
 }
 
-/// Codes, two to a byte with the first in the high half, and the greatest magnitude of each block of 64; both row-major.
+/// Codes, two per byte with the first in the high half, and the largest magnitude of each block of 64; both row-major.
 ///
-/// A last byte that is half empty is filled up with the code of 0.
+/// An odd last code is padded with the code of 0.
 pub(crate) fn quantize(values: &[f32], format: QuantFormat) -> (Vec<u8>, Vec<f32>) {
     let bounds = Bounds::of(format);
     let mut packed = vec![0u8; values.len().div_ceil(2)];
@@ -58,7 +58,7 @@ pub(crate) fn quantize(values: &[f32], format: QuantFormat) -> (Vec<u8>, Vec<f32
             let is_short = values.len() < BLOCK;
             let divisor = absmax.max(LEAST);
             let inverse = 1.0 / divisor;
-            // bitsandbytes multiplies by the inverse in whole blocks, and divides in a short last one.
+            // bitsandbytes multiplies by the inverse in full blocks, and divides in a short last block.
             let code = |value: f32| {
                 let scaled = if is_short { value / divisor } else { value * inverse };
                 bounds.code(scaled.clamp(-1.0, 1.0))

@@ -1,4 +1,4 @@
-//! Quantized matrices on the host: made from numbers, turned back into numbers, byte for byte as bitsandbytes does it.
+//! Quantized matrices on the host: quantizing and dequantizing, byte for byte as bitsandbytes.
 
 pub mod blockwise;
 mod decode;
@@ -10,10 +10,10 @@ pub(crate) use decode::{CodesView, Rows, ScalesView};
 
 use crate::{QuantFormat, Quantization};
 
-/// A quantized matrix `[d_out, d_in]` in the memory of the host.
+/// A quantized matrix `[d_out, d_in]` on the host.
 #[derive(Debug, Clone, PartialEq)]
 pub struct QuantizedMatrix {
-    /// How the codes are to be read.
+    /// The format of the codes.
     pub format: QuantFormat,
     /// `[d_out, d_in]`.
     pub shape: [usize; 2],
@@ -28,24 +28,24 @@ pub struct QuantizedMatrix {
 /// The scales of a quantized matrix.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Scales {
-    /// One number a block.
+    /// One f32 per block.
     Plain(Vec<f32>),
-    /// Quantized themselves, to 8 bits: scale i is `map[codes[i]] · absmax[i / block] + offset`.
+    /// Double quantization, 8 bits per scale: scale i is `map[codes[i]] · absmax[i / block] + offset`.
     Nested(NestedScales),
 }
 
-/// Scales that are quantized themselves ("double quantization").
+/// Quantized scales ("double quantization").
 #[derive(Debug, Clone, PartialEq)]
 pub struct NestedScales {
-    /// One code a scale.
+    /// One code per scale.
     pub codes: Vec<u8>,
-    /// The greatest magnitude of each block of scales.
+    /// The largest magnitude of each block of scales.
     pub absmax: Vec<f32>,
     /// Scales that share one `absmax`.
     pub block: usize,
     /// The value of each code, 256 of them.
     pub map: Vec<f32>,
-    /// The mean of all scales, which was taken away before.
+    /// The mean of all scales, subtracted before quantizing.
     pub offset: f32,
 }
 
@@ -63,7 +63,7 @@ impl Scales {
         self.len() == 0
     }
 
-    /// The scales as numbers, one a block.
+    /// The scales as f32, one per block.
     pub fn to_vec(&self) -> Vec<f32> {
         let view = self.view();
         (0..self.len()).map(|i| view.at(i)).collect()
@@ -80,13 +80,13 @@ impl Scales {
 }
 
 impl QuantizedMatrix {
-    /// Quantizes a dense matrix, given row-major. `quantization.skip_modules` has no say here.
+    /// Quantizes a dense matrix, given row-major. `quantization.skip_modules` is ignored.
     ///
     /// # Panics
-    /// If there are not `d_out · d_in` values.
+    /// If the number of values is not `d_out · d_in`.
     pub fn quantize(values: &[f32], shape: [usize; 2], quantization: &Quantization) -> Self {
         let [d_out, d_in] = shape;
-        assert_eq!(values.len(), d_out * d_in, "as many values as the shape has");
+        assert_eq!(values.len(), d_out * d_in, "the number of values must match the shape");
         let format = quantization.format;
         if format == QuantFormat::Int8 {
             let (codes, scales) = eight_bit::quantize(values, d_in);
@@ -97,7 +97,7 @@ impl QuantizedMatrix {
         Self { format, shape, block: four_bit::BLOCK, codes, scales }
     }
 
-    /// The dense matrix again, row-major: `value(code) · scale` in f32.
+    /// The dequantized matrix, row-major: `value(code) · scale` in f32.
     pub fn dequantize(&self) -> Vec<f32> {
         let [d_out, d_in] = self.shape;
         let mut values = vec![0.0; d_out * d_in];

@@ -1,4 +1,4 @@
-//! Codes and scales as kernels read them.
+//! Reading codes and scales in kernels.
 
 use burn::tensor::{DType, Tensor};
 use burn_cubecl::kernel::into_contiguous;
@@ -12,19 +12,19 @@ use crate::quantized::{Quantized, QuantizedScales};
 /// Values of a 4-bit format.
 const TABLE: usize = 16;
 
-/// Scales that are quantized themselves.
+/// Quantized scales (double quantization).
 #[derive(CubeType, CubeLaunch)]
 pub(super) struct NestedScales {
     absmax: Array<f32>,
     map: Array<f32>,
     block: usize,
     offset: f32,
-    /// 0, which the compiler doesn't know.
+    /// 0, but not known at compile time.
     zero: u32,
 }
 
-/// The code of element `at`. Bytes lie four to a word, the first in the lowest bits; codes of 4 bits two to a byte, the
-/// first in the high half, so that elements 0, 1, 2, 3 begin at bits 4, 0, 12, 8.
+/// The code of element `at`. Four bytes per word, the first in the lowest bits; two 4-bit codes per byte, the first in
+/// the high half. So elements 0, 1, 2, 3 start at bits 4, 0, 12, 8.
 #[cube]
 pub(super) fn code(codes: &Array<u32>, at: usize, #[comptime] bits: usize) -> u32 {
     let per_word = comptime![32 / bits];
@@ -51,7 +51,7 @@ pub(super) fn shared_table(table: &Array<f32>, #[comptime] bits: usize) -> Share
     shared
 }
 
-/// What a code stands for before scaling: an entry of the table, or with 8 bits the code itself, signed.
+/// The value of a code before scaling: an entry of the table, or for 8 bits the signed code itself.
 #[cube]
 pub(super) fn value(table: &SharedMemory<f32>, code: u32, #[comptime] bits: usize) -> f32 {
     if comptime![bits == 4] {
@@ -69,15 +69,15 @@ pub(super) fn scale(scales: &Array<u32>, nested: &ComptimeOption<NestedScales>, 
         ComptimeOption::Some(nested) => {
             let value = nested.map[code(scales, at, 8usize) as usize];
             let product = value * nested.absmax[at / nested.block];
-            // Compilers for GPUs make one operation of a product and a sum, which rounds once where bitsandbytes rounds
-            // twice. Through an integer operation whose result they can't foresee, they don't.
+            // GPU compilers fuse a product and a sum into one operation, which rounds once where bitsandbytes rounds
+            // twice. An integer operation with a result unknown at compile time prevents that.
             f32::reinterpret(u32::reinterpret(product) ^ nested.zero) + nested.offset
         }
         ComptimeOption::None => f32::reinterpret(scales[at]),
     }
 }
 
-/// A weight's tensors, to be handed to a kernel.
+/// A weight's tensors as kernel arguments.
 pub(super) struct Buffers<R: CubeRuntime> {
     pub(super) codes: CubeTensor<R>,
     pub(super) table: CubeTensor<R>,
@@ -94,7 +94,7 @@ struct NestedBuffers<R: CubeRuntime> {
 }
 
 impl<R: CubeRuntime> Buffers<R> {
-    /// `None` where the tensors are not of the types that kernels are made for.
+    /// `None` if kernels do not support the tensors' types.
     pub(super) fn of<F: FloatElement, I: IntElement, BT: BoolElement>(
         weight: &Quantized<CubeBackend<R, F, I, BT>>,
     ) -> Option<Self> {
@@ -117,7 +117,7 @@ impl<R: CubeRuntime> Buffers<R> {
         Some(Self { codes: words(&weight.codes)?, table: floats(&weight.table)?, scales, nested })
     }
 
-    /// What a kernel takes for [`NestedScales`].
+    /// The kernel argument for [`NestedScales`].
     pub(super) fn nested(&self) -> ComptimeOptionArgs<NestedScales, R> {
         match &self.nested {
             None => ComptimeOptionArgs::None,
@@ -136,7 +136,7 @@ impl<R: CubeRuntime> Buffers<R> {
     }
 }
 
-/// The tensor without gaps, if it is of this type.
+/// The tensor, made contiguous, if it has this type.
 fn of_type<R: CubeRuntime>(tensor: CubeTensor<R>, dtype: DType) -> Option<CubeTensor<R>> {
     (tensor.dtype == dtype).then(|| into_contiguous(tensor))
 }

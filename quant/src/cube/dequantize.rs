@@ -1,4 +1,4 @@
-//! Codes to a dense matrix: a unit decodes a few neighbouring elements and writes them as one vector.
+//! Codes to a dense matrix: a unit decodes a few adjacent elements and writes them as one vector.
 
 use burn::tensor::{DType, Tensor, TensorPrimitive};
 use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
@@ -10,7 +10,7 @@ use super::codes::{Buffers, NestedScales, code, scale, shared_table, value};
 use super::has_kernels;
 use crate::quantized::Quantized;
 
-/// Elements of a vector, where the matrix has a multiple of it.
+/// Elements of a vector, if the matrix size is a multiple.
 const VECTOR: usize = 4;
 
 #[cube(launch_unchecked)]
@@ -47,7 +47,7 @@ fn dequantize_kernel<F: Float, N: Size>(
     }
 }
 
-/// The dense matrix; `None` where types or sizes are not those that the kernel is made for.
+/// The dense matrix; `None` if the kernel does not support types or sizes.
 pub(super) fn dequantize<R, F, I, BT>(
     weight: &Quantized<CubeBackend<R, F, I, BT>>,
     dtype: DType,

@@ -1,5 +1,5 @@
-//! The product for a token or few, as in generation, which is bound by reading the weight: codes are multiplied where
-//! they are decoded, and no dense matrix is written.
+//! The product for a few tokens, as in generation. It is bound by reading the weight, so codes are decoded and
+//! multiplied in registers, without a dense matrix.
 
 use burn::tensor::{Tensor, TensorPrimitive};
 use burn_cubecl::kernel::into_contiguous;
@@ -12,7 +12,7 @@ use super::codes::{Buffers, NestedScales, code, scale, shared_table, value};
 use super::has_kernels;
 use crate::quantized::Quantized;
 
-/// Up to so many tokens the kernel is used.
+/// Maximum number of tokens for the kernel.
 pub(super) const FEW_TOKENS: usize = 4;
 
 /// Units that share a row of the weight.
@@ -27,7 +27,7 @@ const UNITS: usize = UNITS_PER_ROW * ROWS;
 /// Elements of `x` that are read at once.
 const VECTOR: usize = 4;
 
-/// A unit takes every 32nd word of its row; the units of a row add up their sums in an order that never changes.
+/// A unit takes every 32nd word of its row; the units of a row add up their sums in a fixed order.
 #[cube(launch_unchecked)]
 fn few_tokens_kernel<F: Float, N: Size>(
     x: &Array<Vector<F, N>>,
@@ -111,8 +111,8 @@ fn few_tokens_kernel<F: Float, N: Size>(
     }
 }
 
-/// `x · Wᵀ`: `[tokens, d_in] -> [tokens, d_out]`; `None` where there are many tokens, rows are no whole words, or types
-/// or sizes are not those that the kernel is made for.
+/// `x · Wᵀ`: `[tokens, d_in] -> [tokens, d_out]`; `None` for too many tokens, rows that are not full words, or
+/// unsupported types or sizes.
 pub(super) fn few_tokens<R, F, I, BT>(
     x: &Tensor<CubeBackend<R, F, I, BT>, 2>,
     weight: &Quantized<CubeBackend<R, F, I, BT>>,

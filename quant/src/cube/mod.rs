@@ -1,7 +1,7 @@
-//! Kernels for CubeCL's backends, one source for CUDA and WGPU, and their passage through `Fusion`.
+//! Kernels for CubeCL's backends, one source for CUDA and WGPU, and their registration with `Fusion`.
 //!
-//! A quantized weight becomes a dense matrix in one launch; the product is the backend's own, and the dense matrix is
-//! gone after it. For a token or few, codes are multiplied where they are decoded.
+//! A quantized weight becomes a dense matrix in one launch; the backend's matrix product follows, and the dense matrix
+//! is freed. For a few tokens, codes are decoded and multiplied in one kernel.
 
 mod codes;
 mod dequantize;
@@ -62,7 +62,7 @@ impl<B: FusionBackend + QuantBackend> QuantBackend for Fusion<B> {
 
     fn matmul_quantized(x: Tensor<Self, 2>, weight: &Quantized<Self>) -> Tensor<Self, 2> {
         let ([tokens, _], [d_out, _]) = (x.dims(), weight.dims());
-        // `Fusion` knows how to join a product with what comes after it, so it is told of one where there is one.
+        // `Fusion` can fuse a matrix product with the operations after it, so a plain product is registered as such.
         if tokens > FEW_TOKENS {
             let dense = Self::dequantize_weight(weight, x.dtype());
             return x.matmul(dense.transpose());
@@ -78,12 +78,12 @@ impl<B: FusionBackend + QuantBackend> QuantBackend for Fusion<B> {
     }
 }
 
-/// Whether there are kernels for activations of this type.
+/// Whether the kernels support activations of this type.
 fn has_kernels(dtype: DType) -> bool {
     matches!(dtype, DType::F32 | DType::F16 | DType::BF16)
 }
 
-/// All of a quantized weight but its tensors.
+/// A quantized weight's properties without its tensors.
 struct Form {
     format: QuantFormat,
     dims: [usize; 2],

@@ -1,4 +1,4 @@
-//! A dense matrix in 16 bits, widened to f32 where it is used.
+//! A dense 16-bit matrix, widened to f32 when used.
 
 use burn::tensor::DType;
 use burn_flex::FlexTensor;
@@ -7,7 +7,7 @@ use half::{bf16, f16};
 
 use crate::codec::Rows;
 
-/// A matrix in 16 bits that lies in a slice, row-major.
+/// A row-major 16-bit matrix as a slice.
 #[derive(Clone, Copy)]
 pub(super) enum Half<'a> {
     F16(&'a [f16]),
@@ -20,7 +20,7 @@ pub(super) fn is_half(dtype: DType) -> bool {
 }
 
 impl<'a> Half<'a> {
-    /// `None` where the tensor is of another type, or has gaps.
+    /// `None` if the tensor has another type or is not contiguous.
     pub(super) fn of(tensor: &'a FlexTensor) -> Option<Self> {
         match tensor.dtype() {
             DType::F16 => tensor.as_slice().map(Self::F16),
@@ -35,7 +35,7 @@ impl Rows for Half<'_> {
         let range = start..start + out.len();
         match self {
             Self::F16(values) => values[range].convert_to_f32_slice(out),
-            // The crate's own loop looks for NaN at every number, and so doesn't vectorize.
+            // The crate's loop checks every number for NaN, and so doesn't vectorize.
             Self::Bf16(values) => {
                 for (value, half) in out.iter_mut().zip(&values[range]) {
                     *value = f32::from_bits(u32::from(half.to_bits()) << 16);

@@ -1,4 +1,4 @@
-//! CPU kernels for the backend Flex, in f32. Anything else takes the portable way.
+//! CPU kernels for the backend Flex, in f32. Other types use the portable operations.
 
 mod half;
 mod product;
@@ -22,8 +22,7 @@ impl QuantBackend for Flex {
         true
     }
 
-    /// A CPU computes in 16 bits no faster than in 32, and with less care: weights of 16 bits are widened where they are
-    /// used.
+    /// A CPU is not faster in 16 bits than in 32, and less exact: 16-bit weights are widened when used.
     fn activation_type(weights: DType) -> DType {
         if is_half(weights) { DType::F32 } else { weights }
     }
@@ -127,11 +126,11 @@ fn contiguous<const D: usize>(tensor: Tensor<Flex, D>) -> FlexTensor {
 }
 
 fn values(tensor: &FlexTensor) -> &[f32] {
-    tensor.as_slice().expect("contiguous and f32, by the caller's check")
+    tensor.as_slice().expect("the caller checks that it is contiguous and f32")
 }
 
 fn bytes(tensor: &FlexTensor) -> &[u8] {
-    tensor.as_slice().expect("contiguous and U8, by the caller's check")
+    tensor.as_slice().expect("the caller checks that it is contiguous and U8")
 }
 
 fn from_values<const D: usize>(values: Vec<f32>, shape: [usize; D]) -> Tensor<Flex, D> {

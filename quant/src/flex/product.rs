@@ -1,6 +1,5 @@
-//! Products with a weight that is no f32 matrix: its rows are decoded panel by panel into one buffer, which stays with its
-//! thread, and multiplied by `gemm` from there; for a token or few, row by row into the cache. Sums run in an order that
-//! depends on sizes alone.
+//! Products with a quantized or 16-bit weight: its rows are decoded panel by panel into a thread-local buffer and
+//! multiplied by `gemm`; for a few tokens, row by row in cache. The order of sums depends only on sizes.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -14,10 +13,11 @@ use super::from_values;
 use crate::PANEL;
 use crate::codec::Rows;
 
-/// Up to so many tokens, a product is bound by reading the weight, and rows are used where they are decoded.
+/// Up to this number of tokens, a product is bound by reading the weight, and each row is multiplied right after
+/// decoding.
 const FEW_TOKENS: usize = 4;
 
-/// Rows that one thread takes at a time.
+/// Rows per task.
 const ROWS: usize = 16;
 
 /// `x · Wᵀ`: `[tokens, d_in] -> [tokens, d_out]`.
@@ -38,7 +38,7 @@ pub(super) fn forward(
     from_values(y, [tokens, d_out])
 }
 
-/// As [`forward`], by a matrix that is f32 already.
+/// As [`forward`], with an f32 matrix.
 pub(super) fn forward_dense(
     x: &[f32],
     weight: &[f32],
@@ -51,7 +51,7 @@ pub(super) fn forward_dense(
     from_values(y, [tokens, d_out])
 }
 
-/// As [`backward`], by a matrix that is f32 already.
+/// As [`backward`], with an f32 matrix.
 pub(super) fn backward_dense(
     grad: &[f32],
     weight: &[f32],
@@ -85,7 +85,7 @@ fn for_each_panel(weight: impl Rows, [d_out, d_in]: [usize; 2], mut f: impl FnMu
     thread_local! {
         static BUFFER: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
     }
-    // Taken, not borrowed: while `gemm` waits for its threads, this one may be given another product to do.
+    // Taken, not borrowed: while `gemm` waits for its threads, this thread may run another product.
     let mut buffer = BUFFER.take();
     let rows = (PANEL / d_in.max(1)).clamp(1, d_out.max(1));
     if buffer.len() < rows * d_in {
@@ -154,7 +154,7 @@ fn few_tokens(
     tokens: usize,
     [d_out, d_in]: [usize; 2],
 ) -> Tensor<Flex, 2> {
-    // A thread's rows side by side, [d_out, tokens].
+    // Each task's rows adjacent, [d_out, tokens].
     let mut columns = vec![0.0; d_out * tokens];
     columns.par_chunks_mut((ROWS * tokens).max(1)).enumerate().for_each_init(
         || vec![0.0; d_in],
@@ -174,7 +174,7 @@ fn few_tokens(
     from_values(row_major, [tokens, d_out])
 }
 
-/// The scalar product, in an order that depends on the length alone, compiled for the widest vectors there are.
+/// The dot product, in an order that depends only on the length, compiled for the widest available vectors.
 fn dot(a: &[f32], b: &[f32]) -> f32 {
     const LANES: usize = 32;
     static ARCH: OnceLock<pulp::Arch> = OnceLock::new();

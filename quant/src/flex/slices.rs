@@ -8,7 +8,7 @@ use crate::QuantFormat;
 use crate::codec::{CodesView, ScalesView};
 use crate::quantized::{Quantized, QuantizedScales};
 
-/// The tensors of a weight, to be read as slices.
+/// The tensors of a weight, readable as slices.
 pub(super) struct Slices {
     format: QuantFormat,
     block: usize,
@@ -30,7 +30,7 @@ struct NestedSlices {
 }
 
 impl Slices {
-    /// `None` where the tensors are not of the types that this backend makes them in.
+    /// `None` if the tensors' types are not this backend's.
     pub(super) fn of(weight: &Quantized<Flex>) -> Option<Self> {
         let codes = weight.codes.tensor().into_primitive();
         codes.as_slice::<u8>()?;

@@ -1,6 +1,5 @@
-//! The gradients of attention (Dao, 2023, arXiv:2307.08691): shares are computed again from the logarithms of the
-//! softmaxes' denominators. Sums run in the order of queries or keys, and of the heads of a group; nothing is added from
-//! two sides.
+//! The gradients of attention (Dao, 2023, arXiv:2307.08691): probabilities are recomputed from the logarithms of the
+//! softmaxes' denominators. Sums run in the order of queries or keys, and of the heads of a group, without atomics.
 
 use cubecl::prelude::*;
 
@@ -10,9 +9,8 @@ use super::tile::{
     write, zeros,
 };
 
-/// The gradient by the queries: a cube takes a tile of queries of one head and walks over the keys that they see.
-/// Writes `along`, `[batch, heads, seq]`, too: Σ shares · d_shares over a query's keys, which is Σ grad · out over its
-/// features.
+/// The gradient by the queries: each cube takes a tile of queries of one head and iterates over their visible keys.
+/// Writes `along`, `[batch, heads, seq]`, too: Σ p · dp over a query's keys, which is Σ grad · out over its features.
 #[cube(launch_unchecked)]
 pub(super) fn by_queries_kernel<F: Float>(
     q: &Tensor<F>,
@@ -150,8 +148,8 @@ pub(super) fn by_queries_kernel<F: Float>(
     write(&sum, &alongs, d_q, to, stride, count, size);
 }
 
-/// The gradients by keys and values: a cube takes a tile of keys of one key head and walks over the queries that see
-/// them, head after head of the group. Rows of the tiles are keys here, columns queries.
+/// The gradients by keys and values: each cube takes a tile of keys of one key head and iterates over the queries that
+/// see them, head after head of the group. Rows of the tiles are keys, columns queries.
 #[cube(launch_unchecked)]
 pub(super) fn by_keys_kernel<F: Float>(
     q: &Tensor<F>,
@@ -187,7 +185,7 @@ pub(super) fn by_keys_kernel<F: Float>(
     let k_at = batch * k.stride(0) + kv_head * k.stride(1) + first * k.stride(2);
     let v_at = batch * v.stride(0) + kv_head * v.stride(1) + first * v.stride(2);
 
-    // A row that is no key is seen by nobody.
+    // Padding rows are seen by no query.
     let mut until = Array::<u32>::new(rows_per_unit);
     #[unroll]
     for i in 0..rows_per_unit {

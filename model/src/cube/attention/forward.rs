@@ -1,5 +1,5 @@
 //! Attention with an online softmax (Milakov and Gimelshein, 2018, arXiv:1805.02867; Dao et al., 2022,
-//! arXiv:2205.14135): a cube takes a tile of queries of one head and walks over the keys that they see.
+//! arXiv:2205.14135): each cube takes a tile of queries of one head and iterates over their visible keys.
 
 use cubecl::prelude::*;
 
@@ -9,7 +9,7 @@ use super::tile::{
     share_rows, sum_of_line, write, zeros,
 };
 
-/// Stands for a score that doesn't count; far below any that does.
+/// The score of masked keys, far below any real score.
 const HIDDEN: f32 = -1e30;
 
 #[cube(launch_unchecked)]
@@ -38,7 +38,7 @@ pub(super) fn forward_kernel<F: Float>(
     let rows_per_unit = comptime![size.rows_per_unit];
     let unit = UNIT_POS as usize;
     let (line, place) = (unit / LINE, unit % LINE);
-    // The last queries see most keys: they begin first.
+    // The last queries see most keys: they start first.
     let first = (tiles - 1 - tile) * comptime![size.rows()];
     let count = min(comptime![size.rows()], seq - first);
     let q_at = batch * q.stride(0) + head * q.stride(1) + first * q.stride(2);
@@ -46,7 +46,7 @@ pub(super) fn forward_kernel<F: Float>(
     let k_at = batch * k.stride(0) + kv_head * k.stride(1);
     let v_at = batch * v.stride(0) + kv_head * v.stride(1);
 
-    // A row that is no query sees nothing.
+    // Padding rows see nothing.
     let end = past + first + count;
     let mut from = Array::<u32>::new(rows_per_unit);
     #[unroll]
@@ -132,7 +132,7 @@ pub(super) fn forward_kernel<F: Float>(
         at += COLUMNS;
     }
 
-    // Each unit has added up its own columns: now the line.
+    // Each unit has summed its own columns; now sum over the line.
     share_rows(&sums, &mut shared, size);
     sync_cube();
     #[unroll]

@@ -1,4 +1,4 @@
-//! Causal attention: no matrix of scores in memory, and no work on tiles that the mask hides whole.
+//! Causal attention: no matrix of scores in memory, and fully masked tiles are skipped.
 
 mod backward;
 mod forward;
@@ -17,10 +17,10 @@ use tile::Size;
 
 use crate::Scoring;
 
-/// Buffers that the backward kernels bind, the one for sizes included. WebGPU promises 8; most devices have more.
+/// Buffers bound by the backward kernels, including the one for sizes. WebGPU guarantees 8; most devices have more.
 pub(super) const BINDINGS: u32 = 10;
 
-/// Queries, keys and values, with how they are seen.
+/// Queries, keys and values with their layout and mask.
 pub(super) struct Attention<R: CubeRuntime> {
     pub(super) q: CubeTensor<R>,
     pub(super) k: CubeTensor<R>,
@@ -45,7 +45,7 @@ fn dims<R: CubeRuntime>(x: &CubeTensor<R>) -> [usize; 4] {
     x.meta.shape().dims()
 }
 
-/// Rows of 64 where there are many, of 16 where there are few, as with one new token after a cache.
+/// Tiles of 64 rows for many queries, of 16 for few, as with one new token after a cache.
 fn size(rows: usize, head_dim: usize) -> Size {
     Size { rows_per_unit: if rows > 16 { 4 } else { 1 }, head_dim }
 }
@@ -83,7 +83,8 @@ pub(super) fn forward<R: CubeRuntime>(inputs: Attention<R>) -> (CubeTensor<R>, C
     (out, log_sum)
 }
 
-/// The gradients by q, k and v. `end_query`, `[batch, keys]`, I32, has the end of the queries that see each key.
+/// The gradients by q, k and v. `end_query`, `[batch, keys]`, I32, is the end of the range of queries that see each
+/// key.
 pub(super) fn backward<R: CubeRuntime>(
     inputs: Attention<R>,
     out: CubeTensor<R>,

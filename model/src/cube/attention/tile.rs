@@ -1,9 +1,9 @@
-//! The two products that attention is made of, on tiles that a cube holds in its registers and shared memory.
+//! The two matrix products of attention, on tiles in a cube's registers and shared memory.
 //!
-//! A cube is 16 × 16 units. A tile of scores has `16 · rows_per_unit` rows and [`COLUMNS`] columns; the unit in line r and
-//! place c holds rows r, r + 16 … and columns c, c + 16 …. What one unit needs of another goes through the cube's shared
-//! memory, of which there are 16 KiB, as much as WebGPU promises: first as room for [`DEPTH`] features of both factors
-//! of a product, then for the maxima of the rows, then for the whole tile.
+//! A cube is 16 × 16 units. A tile of scores has `16 · rows_per_unit` rows and [`COLUMNS`] columns; the unit at line r
+//! and column c holds rows r, r + 16 … and columns c, c + 16 …. Units exchange data through 16 KiB of shared memory,
+//! WebGPU's guaranteed minimum: first [`DEPTH`] features of both factors of a product, then the rows' maxima, then the
+//! whole tile.
 
 use cubecl::prelude::*;
 
@@ -18,13 +18,13 @@ pub(super) const COLUMNS: usize = 64;
 /// Columns of a tile that a unit holds.
 pub(super) const COLUMNS_PER_UNIT: usize = COLUMNS / LINE;
 
-/// Features of both factors that lie in shared memory at a time.
+/// Features of both factors in shared memory at a time.
 const DEPTH: usize = 16;
 
-/// Numbers from row to row there: one more, so that the units of a line read from different banks.
+/// Their row stride: one more, so that the units of a line read from different banks.
 const ROW: usize = DEPTH + 1;
 
-/// What is known when a kernel is compiled.
+/// Compile-time parameters of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Size {
     pub(super) rows_per_unit: usize,
@@ -69,8 +69,8 @@ pub(super) fn zeros(#[comptime] length: usize) -> Array<f32> {
     array
 }
 
-/// Brings `count` rows of [`DEPTH`] features, from feature `first` on, to shared memory from `to` on; what is not there
-/// is zero.
+/// Copies `count` rows of [`DEPTH`] features, from feature `first` on, to shared memory at `to`; missing values are
+/// zero.
 #[cube]
 fn bring<F: Float>(
     x: &Tensor<F>,
@@ -96,7 +96,7 @@ fn bring<F: Float>(
     }
 }
 
-/// The scalar products of `a_count` rows of `a` with `b_count` rows of `b`, each row `head_dim` features from `at` on.
+/// The dot products of `a_count` rows of `a` with `b_count` rows of `b`, each row `head_dim` features from `at` on.
 /// Shared memory is free before and after.
 #[cube]
 pub(super) fn product<F: Float>(
@@ -147,7 +147,7 @@ pub(super) fn product<F: Float>(
     }
 }
 
-/// Adds the product of a tile, which lies in shared memory, with `count` rows of `x` to `out`.
+/// Adds the product of the tile in shared memory with `count` rows of `x` to `out`.
 #[cube]
 pub(super) fn accumulate<F: Float>(
     shared: &SharedMemory<f32>,
@@ -183,7 +183,7 @@ pub(super) fn accumulate<F: Float>(
     }
 }
 
-/// Puts a tile into shared memory, for [`accumulate`].
+/// Copies a tile to shared memory, for [`accumulate`].
 #[cube]
 pub(super) fn share(tile: &Array<f32>, shared: &mut SharedMemory<f32>, #[comptime] size: Size) {
     let unit = UNIT_POS as usize;
@@ -197,7 +197,7 @@ pub(super) fn share(tile: &Array<f32>, shared: &mut SharedMemory<f32>, #[comptim
     }
 }
 
-/// Puts a number for each of the unit's rows where the others of its line can read it.
+/// Shares a number for each of the unit's rows with the other units of its line.
 #[cube]
 pub(super) fn share_rows(
     values: &Array<f32>,
@@ -211,7 +211,7 @@ pub(super) fn share_rows(
     }
 }
 
-/// The greatest number of the line for the unit's row `i`.
+/// The line's maximum for the unit's row `i`.
 #[cube]
 pub(super) fn greatest_of_line(shared: &SharedMemory<f32>, #[comptime] i: usize) -> f32 {
     let start = UNIT_POS as usize / LINE * LINE + i * UNITS;
@@ -223,7 +223,7 @@ pub(super) fn greatest_of_line(shared: &SharedMemory<f32>, #[comptime] i: usize)
     greatest
 }
 
-/// The sum of the line's numbers for the unit's row `i`, first place first.
+/// The sum of the line's numbers for the unit's row `i`, in column order.
 #[cube]
 pub(super) fn sum_of_line(shared: &SharedMemory<f32>, #[comptime] i: usize) -> f32 {
     let start = UNIT_POS as usize / LINE * LINE + i * UNITS;
