@@ -153,9 +153,9 @@ fn an_unknown_choice_lists_the_choices() {
 }
 
 #[test]
-fn a_dashboard_conflicts_with_quiet_and_dry_run() {
+fn a_dashboard_conflicts_with_quiet_dry_run_and_verbose() {
     assert!(train("train --tui").tui);
-    for other in ["--quiet", "--dry-run"] {
+    for other in ["--quiet", "--dry-run", "-v"] {
         let error = parse(&format!("train --tui {other}")).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::ArgumentConflict, "{other}");
     }

@@ -57,7 +57,7 @@ pub(crate) struct TrainArgs {
     #[arg(long, short)]
     pub(crate) quiet: bool,
     /// Show the run on a full-screen dashboard
-    #[arg(long, conflicts_with_all = ["quiet", "dry_run"])]
+    #[arg(long, conflicts_with_all = ["quiet", "dry_run", "verbose"])]
     pub(crate) tui: bool,
 }
 
