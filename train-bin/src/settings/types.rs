@@ -77,7 +77,8 @@ impl SettingType for f64 {
     }
 
     fn text(&self) -> String {
-        Value::Float(*self).to_string()
+        let is_small = *self != 0.0 && self.abs() < 1e-3;
+        if is_small { format!("{self:e}") } else { Value::Float(*self).to_string() }
     }
 }
 

@@ -78,7 +78,7 @@ fn a_failed_checkpoint_leaves_nothing_behind() {
     saver.save(3, None).unwrap();
     assert!(path.join("checkpoint-3/model.safetensors").is_file());
     let error = saver.save(4, Some("no JSON")).unwrap_err().to_string();
-    assert!(error.contains("checkpoint-3 with --resume"), "{error}");
+    assert!(error.contains("--resume=") && error.contains("checkpoint-3"), "{error}");
 }
 
 #[test]
