@@ -297,7 +297,7 @@ fn token_files_are_listed_with_what_they_hold() {
     let listed = token_files(&place.folder()).unwrap();
     let paths: Vec<&Path> = listed.iter().map(|file| file.path.as_path()).collect();
     assert_eq!(paths, [&first_path, &second_path]);
-    let holds = listed[0].holds.as_ref().unwrap();
+    let holds = listed[0].content.as_ref().unwrap();
     assert_eq!((&holds.files, &holds.summary), (&place.files, &first.summary));
     assert_eq!(listed[0].bytes, fs::metadata(&first_path).unwrap().len());
     assert_eq!(listed[1].used, old);
@@ -306,7 +306,7 @@ fn token_files_are_listed_with_what_they_hold() {
     bytes[8] = 1;
     fs::write(&second_path, bytes).unwrap();
     let listed = token_files(&place.folder()).unwrap();
-    let why = listed.iter().find(|file| file.path == second_path).unwrap().holds.clone();
+    let why = listed.iter().find(|file| file.path == second_path).unwrap().content.clone();
     assert!(why.unwrap_err().contains("another version"));
     assert!(token_files(&place.dir.path().join("nowhere")).is_err());
 }

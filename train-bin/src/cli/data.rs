@@ -278,8 +278,8 @@ pub struct CleanArgs {
     /// Words of the sequences by which rows are compared
     #[arg(long, value_name = "N", default_value = "3")]
     pub ngram: NonZeroUsize,
-    /// Part of the rows that is compared: row, prompt or answer
-    #[arg(long, value_name = "PART", default_value = "row")]
+    /// Part of the rows that is compared
+    #[arg(long, value_name = "PART", default_value = "row", value_enum)]
     pub by: Part,
     /// Print exactly one JSON object
     #[arg(long)]
@@ -374,8 +374,8 @@ pub struct LeakSearchArgs {
     /// Words of the sequences that are counted
     #[arg(long, value_name = "N", default_value = "3")]
     pub ngram: NonZeroUsize,
-    /// Part of the rows that is compared: row, prompt or answer
-    #[arg(long, value_name = "PART", default_value = "row")]
+    /// Part of the rows that is compared
+    #[arg(long, value_name = "PART", default_value = "row", value_enum)]
     pub by: Part,
 }
 
@@ -420,8 +420,8 @@ pub struct MaskArgs {
     /// File for the questions, JSON Lines
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub out: PathBuf,
-    /// Kinds that are found by rules, with commas: date, number, name; default: all, or none beside --list
-    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    /// Kinds of entities to find by rules, separated by commas; default: all, or none with --list
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum)]
     pub kinds: Option<Vec<EntityKind>>,
     /// File with entities of one's own, one a line
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
