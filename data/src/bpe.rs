@@ -78,7 +78,7 @@ const TEMPLATE: &str = "\
 /// (ChatML), which transformers loads too. The texts are streamed; what is kept is the count of each word.
 ///
 /// # Errors
-/// A file that cannot be opened or written; more rows at fault than `rejects` takes; no text; a vocabulary too small.
+/// A file that cannot be opened or written; invalid rows that `rejects` does not skip; no text; a vocabulary too small.
 pub fn train_tokenizer(
     files: &[PathBuf],
     read: &ReadOptions,

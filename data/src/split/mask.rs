@@ -91,7 +91,7 @@ pub struct MaskReport {
 /// entity), `file`, `line`. Read with template `none`, they are rows of `prompt` and `completion`.
 ///
 /// # Errors
-/// A file that cannot be opened or written; more rows at fault than `rejects` takes; no entity in any row.
+/// A file that cannot be opened or written; invalid rows that `rejects` does not skip; no entity in any row.
 pub fn mask(
     files: &[PathBuf],
     read: &ReadOptions,

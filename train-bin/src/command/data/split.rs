@@ -54,7 +54,7 @@ pub(super) fn run(args: &SplitArgs) -> Result<ExitCode> {
         eval.display()
     );
     if report.skipped > 0 {
-        println!("{} rows at fault skipped", report.skipped);
+        println!("{} invalid rows skipped", report.skipped);
     }
     if let Some(found) = &leaked {
         leak::print(found, args.leak.threshold, Some(&pairs));
