@@ -1,38 +1,39 @@
-//! Examples side by side and one after another in rows, padded to one length.
+//! Batches: rows of examples, padded to one length.
 
 use std::ops::Range;
 
 use crate::example::Example;
-use crate::examples::{Examples, View};
-use crate::loader::Piece;
+use crate::example_view::ExampleView;
+use crate::examples::Examples;
+use crate::packing::Piece;
 
 /// A batch: `rows` × `seq`, row-major.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
-    /// Rows.
+    /// Number of rows.
     pub rows: usize,
-    /// Tokens in a row: those of the longest one.
+    /// Tokens of a row: those of the longest one.
     pub seq: usize,
     /// Tokens, [rows × seq], padded on the right.
     pub ids: Vec<u32>,
     /// Positions within each sequence, [rows × seq]; 0 in padding.
     pub positions: Vec<u32>,
-    /// Which sequence of its row a token belongs to, from 1, [rows × seq]; 0 in padding.
+    /// Number of each token's sequence in its row, from 1, [rows × seq]; 0 in padding.
     pub segments: Vec<u32>,
-    /// What is to be predicted, in the order of the positions.
+    /// The tokens to predict, in the order of the positions.
     pub targets: Vec<Target>,
     /// Indices of the examples in the data set, one for each sequence, row by row.
     pub examples: Vec<usize>,
 }
 
-/// A token to be predicted, and from where.
+/// A token to predict and the position that predicts it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Target {
     /// Flat index (`row · seq + t`) of the position that predicts.
     pub index: usize,
     /// The token it should predict: the next one of the same sequence.
     pub token: u32,
-    /// What its loss counts; greater than 0, and 1 unless the data says otherwise.
+    /// Weight of its loss, greater than 0; 1 unless the data sets weights.
     pub weight: f32,
 }
 
@@ -44,29 +45,33 @@ impl Target {
 }
 
 impl Batch {
-    /// Sets examples, each with its index in the data set, one to a row.
+    /// A batch with one example per row, each given with its index in the data set.
     pub fn collate(examples: &[(usize, &Example)], pad_id: u32) -> Self {
-        fn whole(index: usize, example: &Example) -> Vec<(Piece, View<'_>)> {
-            vec![(Piece { example: index, start: 0, end: example.ids.len() }, View::of(example))]
+        fn whole(index: usize, example: &Example) -> Vec<(Piece, ExampleView<'_>)> {
+            vec![(
+                Piece { example: index, start: 0, end: example.ids.len() },
+                ExampleView::of(example),
+            )]
         }
         let rows: Vec<_> = examples.iter().map(|&(index, example)| whole(index, example)).collect();
-        Self::lay(&rows, pad_id)
+        Self::from_views(&rows, pad_id)
     }
 
-    /// Sets rows of pieces of `examples`. Each piece is a sequence of its own: its positions begin at 0, and its first
-    /// token is predicted from nowhere.
+    /// A batch of rows of pieces of `examples`. Each piece is a separate sequence: its positions start at 0, and its
+    /// first token is not predicted.
     ///
     /// # Panics
-    /// If a piece reaches beyond the examples.
+    /// If a piece is out of range.
     pub fn of_rows(rows: &[Vec<Piece>], examples: &Examples, pad_id: u32) -> Self {
         let with_example = |piece: &Piece| (*piece, examples.view(piece.example));
-        let rows: Vec<Vec<(Piece, View<'_>)>> =
+        let rows: Vec<Vec<(Piece, ExampleView<'_>)>> =
             rows.iter().map(|row| row.iter().map(with_example).collect()).collect();
-        Self::lay(&rows, pad_id)
+        Self::from_views(&rows, pad_id)
     }
 
-    fn lay(rows: &[Vec<(Piece, View<'_>)>], pad_id: u32) -> Self {
-        let tokens = |row: &Vec<(Piece, View<'_>)>| row.iter().map(|(piece, _)| piece.len()).sum();
+    fn from_views(rows: &[Vec<(Piece, ExampleView<'_>)>], pad_id: u32) -> Self {
+        let tokens =
+            |row: &Vec<(Piece, ExampleView<'_>)>| row.iter().map(|(piece, _)| piece.len()).sum();
         let seq = rows.iter().map(tokens).max().unwrap_or(0);
         let mut batch = Self {
             rows: rows.len(),
@@ -78,57 +83,56 @@ impl Batch {
             examples: Vec::new(),
         };
         for (row, pieces) in rows.iter().enumerate() {
-            let mut begin = row * seq;
+            let mut start = row * seq;
             for ((piece, example), segment) in pieces.iter().zip(1..) {
-                batch.place(piece, example, begin, segment);
-                begin += piece.len();
+                batch.place(piece, example, start, segment);
+                start += piece.len();
             }
         }
         batch
     }
 
-    fn place(&mut self, piece: &Piece, example: &View<'_>, begin: usize, segment: u32) {
-        let range = begin..begin + piece.len();
+    fn place(&mut self, piece: &Piece, example: &ExampleView<'_>, start: usize, segment: u32) {
+        let range = start..start + piece.len();
         self.ids[range.clone()].copy_from_slice(&example.ids[piece.start..piece.end]);
         self.segments[range.clone()].fill(segment);
         for (slot, position) in self.positions[range].iter_mut().zip(0..) {
             *slot = position;
         }
-        let trained = example.trained_in(piece.start + 1..piece.end);
-        self.targets.extend(trained.map(|(token, weight)| Target {
-            index: begin + token - piece.start - 1,
+        let supervised = example.supervised_in(piece.start + 1..piece.end);
+        self.targets.extend(supervised.map(|(token, weight)| Target {
+            index: start + token - piece.start - 1,
             token: example.ids[token],
             weight,
         }));
         self.examples.push(piece.example);
     }
 
-    /// Tokens that are no padding.
+    /// Number of tokens without padding.
     pub fn tokens(&self) -> usize {
         self.segments.iter().filter(|&&segment| segment > 0).count()
     }
 
-    /// The sum of the targets' weights: what the sum of their losses is divided by. Their number, unless the data says
-    /// otherwise.
+    /// Sum of the targets' weights, by which the sum of their losses is divided: their number, unless the data sets
+    /// weights.
     pub fn weight(&self) -> f64 {
         self.targets.iter().map(|target| f64::from(target.weight)).sum()
     }
 
-    /// Where each sequence stands among the batch's tokens (`row · seq + t`), in the order of
-    /// [`examples`](Self::examples).
+    /// Range of each sequence in the batch's tokens (`row · seq + t`), in the order of [`examples`](Self::examples).
     pub fn ranges(&self) -> impl Iterator<Item = Range<usize>> {
         let rows = self.segments.chunks(self.seq.max(1)).enumerate();
         rows.flat_map(|(row, segments)| {
-            let mut begin = row * self.seq;
+            let mut start = row * self.seq;
             segments.chunk_by(|a, b| a == b).filter_map(move |run| {
-                let range = begin..begin + run.len();
-                begin = range.end;
+                let range = start..start + run.len();
+                start = range.end;
                 (run[0] > 0).then_some(range)
             })
         })
     }
 
-    /// Each sequence by itself, in a batch of one row without padding, in the order of [`examples`](Self::examples).
+    /// Each sequence as a batch of one row without padding, in the order of [`examples`](Self::examples).
     pub fn sequences(&self) -> impl Iterator<Item = Self> {
         self.ranges().zip(&self.examples).map(|(range, &example)| Self {
             rows: 1,
@@ -150,12 +154,12 @@ impl Batch {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::row::Source;
+    use crate::location::Source;
 
-    fn example(ids: &[u32], trained: &[bool]) -> Example {
+    fn example(ids: &[u32], loss_mask: &[bool]) -> Example {
         Example {
             ids: ids.to_vec(),
-            trained: trained.to_vec(),
+            loss_mask: loss_mask.to_vec(),
             weights: Vec::new(),
             source: Source::new("x", 1),
             truncated: false,
@@ -168,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn a_target_stands_where_it_is_predicted_and_padding_has_none() {
+    fn targets_are_at_the_position_that_predicts_them_and_padding_has_none() {
         // The padding token is also a target: masked by position, it stays one.
         let a = example(&[5, 6, 9], &[true, false, true]);
         let b = example(&[7, 9], &[false, true]);
@@ -188,8 +192,8 @@ mod tests {
     }
 
     #[test]
-    fn no_target_crosses_a_border() {
-        // Every token is trained, also the first of each: it must not be predicted from another example's last.
+    fn no_target_is_predicted_from_another_example() {
+        // Every token is supervised, also the first of each example: it must not be predicted from another example.
         let examples = vec![
             example(&[5, 6, 7], &[true; 3]),
             example(&[8, 9], &[true; 2]),

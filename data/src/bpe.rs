@@ -78,7 +78,7 @@ const TEMPLATE: &str = "\
 /// (ChatML), which transformers loads too. The texts are streamed; what is kept is the count of each word.
 ///
 /// # Errors
-/// A file that cannot be opened or written; more rows at fault than `rejects` takes; no text; a vocabulary too small.
+/// A file that cannot be opened or written; invalid rows that `rejects` does not skip; no text; a vocabulary too small.
 pub fn train_tokenizer(
     files: &[PathBuf],
     read: &ReadOptions,
@@ -195,8 +195,8 @@ mod tests {
         assert_eq!(tokenizer.decode(&ids, false).unwrap(), text);
         assert_eq!(tokenizer.eos_id(), tokenizer.token_to_id(CLOSE));
         let messages = [Message::new("user", "a"), Message::new("assistant", "b")];
-        let rendered = tokenizer.render_trained(&messages, None, None).unwrap();
-        assert_eq!(&rendered.text[rendered.trained[0].clone()], "b<|im_end|>");
+        let rendered = tokenizer.render_with_loss_spans(&messages, None, None).unwrap();
+        assert_eq!(&rendered.text[rendered.loss_spans[0].clone()], "b<|im_end|>");
         let ids = tokenizer.encode("The smith").unwrap();
         assert!(ids.len() < 6, "nothing was merged: {ids:?}");
         let options = BpeOptions { vocab_size: 100, ..options };

@@ -1,8 +1,8 @@
-//! Data sets that are tokenized once, kept in a folder, and read from there by mapping.
+//! The cache of tokenized data sets: a folder of memory-mapped token files.
 //!
-//! A token file is named by a hash of everything that decides what is in it: the contents of the data files, the files of
-//! the tokenizer (its chat template among them), the settings, this program's version, and the day where the template asks
-//! for it. So one that is stale is never found; one that is damaged is found out by its checksum and made again.
+//! A token file is named by a hash of everything that determines its content: the data files, the tokenizer's files
+//! (including the chat template), the settings, the version of emberlm, and the day if the template uses it. So a stale
+//! file is never used. A damaged one is detected by its checksum and rebuilt.
 
 use std::fs::File;
 use std::io;
@@ -17,33 +17,33 @@ use crate::example::ExampleOptions;
 use crate::examples::Examples;
 use crate::source::Rejects;
 use crate::token_file::{TokenFile, TokenWriter, VERSION, hashed, path_in};
-use crate::tokenize::{DataFiles, Made};
+use crate::tokenize::{DataFiles, Tokenized};
 
-/// A data set that may be cached.
+/// A data set with a cache.
 #[derive(Debug, Clone, Copy)]
 pub struct Cached<'a> {
-    /// The folder of token files; made if need be.
+    /// The folder of token files, created if needed.
     pub folder: &'a Path,
-    /// What is in them.
+    /// The data files and how to tokenize them.
     pub data: DataFiles<'a>,
 }
 
-/// What became of a cache.
+/// How the cache was used.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CacheEvent {
-    /// The tokens were there already.
+    /// The tokens were read from the cache.
     Found {
         /// The token file.
         path: PathBuf,
     },
-    /// A token file is damaged, and is made again.
+    /// A token file is damaged and is rebuilt.
     Damaged {
         /// The token file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The reason.
         why: String,
     },
-    /// The tokens were made and written.
+    /// The rows were tokenized and written to the cache.
     Written {
         /// The token file.
         path: PathBuf,
@@ -51,13 +51,12 @@ pub enum CacheEvent {
 }
 
 impl Cached<'_> {
-    /// The data set from its token file. If there is none, it is made: each batch of rows is tokenized on all cores and
-    /// written before the next is taken, so memory holds few of them. Rows that are skipped go to `rejects`, also when
-    /// the file is found: it knows them.
+    /// Loads the data set from its token file. If there is none, the rows are tokenized on all cores and written batch by
+    /// batch, so memory holds few of them. Skipped rows go to `rejects`, also when the file exists: it records them.
     ///
     /// # Errors
-    /// Files that can't be read or written; rows at fault that `rejects` doesn't take; no example left. Then no token
-    /// file is written.
+    /// Files that can't be read or written; invalid rows that `rejects` doesn't skip; no example left. No token file is
+    /// written then.
     pub fn load(
         &self,
         rejects: &mut Rejects,
@@ -68,7 +67,7 @@ impl Cached<'_> {
             match TokenFile::open(&path) {
                 Ok(file) => {
                     file.faults().try_for_each(|fault| rejects.take(fault))?;
-                    rejects.so_far()?;
+                    rejects.check()?;
                     mark_as_used(&path);
                     on_event(CacheEvent::Found { path });
                     return Ok(self.dataset(file));
@@ -79,7 +78,7 @@ impl Cached<'_> {
         self.write(&path, rejects)?;
         let file = TokenFile::open(&path).map_err(|why| DataError::Read {
             path: path.clone(),
-            cause: io::Error::other(format!("just written, {why}")),
+            cause: io::Error::other(format!("the file just written {why}")),
         })?;
         on_event(CacheEvent::Written { path });
         Ok(self.dataset(file))
@@ -97,54 +96,54 @@ impl Cached<'_> {
     fn write(&self, path: &Path, rejects: &mut Rejects) -> Result<(), DataError> {
         let failed = |cause| DataError::Write { path: path.to_owned(), cause };
         let mut writer = TokenWriter::create(path).map_err(failed)?;
-        let summary = self.data.make(rejects, |made| {
-            let written = match made {
-                Made::Example(example) => writer.push(&example),
-                Made::Fault(fault) => writer.fault(fault),
+        let summary = self.data.tokenize(rejects, |row| {
+            let written = match row {
+                Tokenized::Example(example) => writer.push(&example),
+                Tokenized::Fault(fault) => writer.fault(fault),
             };
             written.map_err(failed)
         })?;
         writer.finish(path, &summary).map_err(failed)
     }
 
-    /// The hash of everything that decides what is in the token file.
+    /// The hash of everything that determines the content of the token file.
     fn key(&self) -> Result<u128, DataError> {
         let DataFiles { files, read, tokenizer, options } = self.data;
         let mut hasher = Xxh3::new();
-        let mut tell = |bytes: &[u8]| {
+        let mut hash = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
         };
         let ExampleOptions { max_length, train_on, template, date } = options;
-        tell(&VERSION.to_le_bytes());
-        tell(env!("CARGO_PKG_VERSION").as_bytes());
-        tell(format!("{read:?}").as_bytes());
-        tell(format!("{max_length:?} {train_on:?} {template:?}").as_bytes());
-        let day = tokenizer.asks_for_the_day().then(|| match date {
+        hash(&VERSION.to_le_bytes());
+        hash(env!("CARGO_PKG_VERSION").as_bytes());
+        hash(format!("{read:?}").as_bytes());
+        hash(format!("{max_length:?} {train_on:?} {template:?}").as_bytes());
+        let day = tokenizer.uses_date().then(|| match date {
             Some(date) => date.clone(),
             None => jiff::Zoned::now().date().to_string(),
         });
-        tell(format!("{day:?}").as_bytes());
+        hash(format!("{day:?}").as_bytes());
         for (name, bytes) in tokenizer.files() {
-            tell(name.as_bytes());
-            tell(bytes);
+            hash(name.as_bytes());
+            hash(bytes);
         }
         for path in files {
-            // Messages name the rows by it.
-            tell(path.as_os_str().as_encoded_bytes());
+            // The path is part of messages about rows.
+            hash(path.as_os_str().as_encoded_bytes());
             let (length, content) = File::open(path)
                 .and_then(|mut file| hashed(&mut file))
                 .map_err(|cause| DataError::Read { path: path.clone(), cause })?;
-            tell(&length.to_le_bytes());
-            tell(&content.digest128().to_le_bytes());
+            hash(&length.to_le_bytes());
+            hash(&content.digest128().to_le_bytes());
         }
         Ok(hasher.digest128())
     }
 }
 
-/// The time of a token file's last use is that of its last change: so it can be told which are old.
+/// Sets the modification time, which records the last use of a token file.
 fn mark_as_used(path: &Path) {
-    // Where it can't be noted, the file only looks older than it is.
+    // If this fails, the file only looks older.
     let _ = File::options()
         .append(true)
         .open(path)

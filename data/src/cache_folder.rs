@@ -1,12 +1,12 @@
-//! What lies in a folder of token files.
+//! Listing the token files of a cache folder.
 
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use crate::dataset::Summary;
 use crate::error::DataError;
+use crate::summary::Summary;
 use crate::token_file::{TokenFile, is_token_file};
 
 /// A token file in a cache folder.
@@ -16,23 +16,23 @@ pub struct TokenFileInfo {
     pub path: PathBuf,
     /// Its size in bytes.
     pub bytes: u64,
-    /// When it was made or used last.
+    /// When it was written or last used.
     pub used: SystemTime,
-    /// What is in it; or why that can't be told: a file of another version, or a damaged one. (The whole file is not
-    /// checked: that is done when it is used.)
-    pub holds: Result<TokenFileHolds, String>,
+    /// Its content, or why it can't be read: written by another version, or damaged. The checksum is verified only when
+    /// the file is used.
+    pub content: Result<TokenFileContent, String>,
 }
 
-/// What is in a token file.
+/// The content of a token file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TokenFileHolds {
-    /// The data files it was made of, as far as they gave examples.
+pub struct TokenFileContent {
+    /// The data files that have examples in it.
     pub files: Vec<PathBuf>,
     /// Counts.
     pub summary: Summary,
 }
 
-/// The token files in a folder, those used last first. Other files are passed over.
+/// The token files in a folder, the most recently used first. Other files are ignored.
 ///
 /// # Errors
 /// A folder that can't be read.
@@ -44,18 +44,18 @@ pub fn token_files(folder: &Path) -> Result<Vec<TokenFileInfo>, DataError> {
         if !is_token_file(&path) {
             continue;
         }
-        let about = fs::metadata(&path).and_then(|about| Ok((about.len(), about.modified()?)));
-        let (bytes, used) = match about {
-            Ok(about) => about,
-            // Another run has just removed it.
+        let metadata = fs::metadata(&path).and_then(|file| Ok((file.len(), file.modified()?)));
+        let (bytes, used) = match metadata {
+            Ok(metadata) => metadata,
+            // Removed by another process in the meantime.
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => continue,
             Err(cause) => return Err(DataError::Read { path, cause }),
         };
-        let holds = TokenFile::look(&path).map(|file| TokenFileHolds {
+        let content = TokenFile::inspect(&path).map(|file| TokenFileContent {
             files: file.files().iter().map(|file| file.to_path_buf()).collect(),
             summary: file.summary().clone(),
         });
-        found.push(TokenFileInfo { path, bytes, used, holds });
+        found.push(TokenFileInfo { path, bytes, used, content });
     }
     found.sort_by(|a, b| b.used.cmp(&a.used).then_with(|| a.path.cmp(&b.path)));
     Ok(found)

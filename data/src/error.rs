@@ -1,14 +1,14 @@
-//! What can go wrong, said with place, expectation, finding and remedy.
+//! Errors: each names the place, what was expected, what was found and the remedy.
 
 use std::fmt;
 use std::path::PathBuf;
 
 use thiserror::Error;
 
-use crate::row::Source;
+use crate::location::Source;
 
-/// How many faults of one data set are told in full; the rest is counted.
-const TOLD: usize = 20;
+/// Faults of a data set that are listed; further ones are only counted.
+const LISTED: usize = 20;
 
 /// A failure in reading data, loading a tokenizer or building examples.
 #[derive(Debug, Error)]
@@ -18,7 +18,7 @@ pub enum DataError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         cause: std::io::Error,
     },
@@ -27,47 +27,47 @@ pub enum DataError {
     Write {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         #[source]
         cause: std::io::Error,
     },
-    /// A data file holds no row.
-    #[error("{}: no rows: expected at least one, found an empty file. Check that this is the file you meant", path.display())]
+    /// A data file without rows.
+    #[error("{}: no rows: expected at least one, found an empty file. Check the path", path.display())]
     EmptyFile {
         /// The file.
         path: PathBuf,
     },
-    /// A data file is of a kind that is not read.
+    /// A data file of an unsupported type.
     #[error(
-        "{}: unknown kind of data file: expected .jsonl, .json, .csv, .tsv, .txt (each also with .gz or .zst) or .parquet, found {found}. Convert it, or rename it if its name misleads",
+        "{}: unsupported type of data file: expected .jsonl, .json, .csv, .tsv, .txt (each also with .gz or .zst) or .parquet, found {found}. Convert it, or rename it if its extension is wrong",
         path.display()
     )]
     UnknownExtension {
         /// The file.
         path: PathBuf,
-        /// Its extension, as shown.
+        /// Its extension.
         found: String,
     },
-    /// Rows at fault, as many as were found.
+    /// Invalid rows.
     #[error("{0}")]
     Faults(Faults),
-    /// A pattern or folder that yields no data file.
-    #[error("{}: no data file: {found}. Check the path; a pattern such as 'data/*.jsonl' must reach the program in quotes", path.display())]
+    /// A pattern or folder without data files.
+    #[error("{}: no data files: {found}. Check the path; quote a pattern such as 'data/*.jsonl' in the shell", path.display())]
     NoFiles {
-        /// The path or pattern as given.
+        /// The path or pattern.
         path: PathBuf,
-        /// What is there instead.
+        /// What was found instead.
         found: String,
     },
-    /// More rows at fault than may be skipped.
-    #[error("more than {limit} rows at fault, the limit of data.max_errors. {faults}")]
+    /// More invalid rows than data.max_errors.
+    #[error("more than {limit} invalid rows, the limit set by data.max_errors. {faults}")]
     TooManyFaults {
         /// The limit.
         limit: usize,
-        /// Those before it.
+        /// The invalid rows found until then.
         faults: Faults,
     },
-    /// A setting of a data tool that can't be.
+    /// A setting with an invalid value.
     #[error("`{key}`: expected {expected}, found `{found}`{}", did_you_mean(nearest.as_deref()))]
     Setting {
         /// Its name.
@@ -76,28 +76,20 @@ pub enum DataError {
         expected: String,
         /// What it is.
         found: String,
-        /// The nearest thing that it may be.
-        nearest: Option<String>,
-    },
-    /// A name that is no [`crate::Format`].
-    #[error("unknown data format `{found}`: expected one of {}{}", crate::row::FORMATS.join(", "), did_you_mean(nearest.as_deref()))]
-    UnknownFormat {
-        /// What was given.
-        found: String,
-        /// The nearest known name.
+        /// The nearest valid value.
         nearest: Option<String>,
     },
     /// A folder without a `tokenizer.json`.
-    #[error("{}: no tokenizer.json: the folder holds {found}. {remedy}", dir.display())]
+    #[error("{}: no tokenizer.json: the folder contains {found}. {remedy}", dir.display())]
     NoTokenizer {
         /// The folder.
         dir: PathBuf,
         /// Names of the files in it.
         found: String,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// A tokenizer's file that is not what it should be.
+    /// An invalid file of a tokenizer.
     #[error("{file}: {detail}")]
     TokenizerFile {
         /// The file's name.
@@ -105,16 +97,16 @@ pub enum DataError {
         /// What is wrong with it.
         detail: String,
     },
-    /// The tokenizer could not encode a text or decode tokens.
+    /// The tokenizer failed to encode a text or to decode tokens.
     #[error("the tokenizer failed: {0}")]
     Tokenizer(String),
-    /// A failure of the chat template.
+    /// The chat template failed.
     #[error(transparent)]
     Template(#[from] TemplateError),
-    /// A mixture of no files.
-    #[error("nothing to mix: expected at least one file of rows, found none. Name the files")]
+    /// A mixture without files.
+    #[error("nothing to mix: expected at least one data file, found none. Name the files")]
     NothingToMix,
-    /// A file to be mixed that is read line by line, and can't be.
+    /// A file to mix that isn't JSON Lines.
     #[error(
         "{}: expected JSON Lines (.jsonl) to mix, found {found}. Convert the file first",
         path.display()
@@ -122,102 +114,102 @@ pub enum DataError {
     NotJsonLines {
         /// The file.
         path: PathBuf,
-        /// Its extension, as shown.
+        /// Its extension.
         found: String,
     },
-    /// A weight that says nothing.
-    #[error("{}: expected a weight greater than 0, found {found}. Change it, or leave the source out", path.display())]
+    /// An invalid weight of a source.
+    #[error("{}: expected a weight greater than 0, found {found}. Change it, or remove the source", path.display())]
     Weight {
         /// The source.
         path: PathBuf,
         /// Its weight.
         found: f64,
     },
-    /// All examples lost their targets.
+    /// No example has a token to train on.
     #[error("nothing to train on: {0}")]
     NothingToTrain(String),
 }
 
-/// Rows at fault: the first twenty in full, the rest counted.
+/// Invalid rows: the first twenty, and the number of the others.
 #[derive(Debug, Default)]
 pub struct Faults {
-    /// The first faults, in the order of the rows.
-    pub told: Vec<Fault>,
-    /// Faults beyond those.
-    pub untold: usize,
+    /// The first ones, in the order of the rows.
+    pub listed: Vec<Fault>,
+    /// Number of further ones.
+    pub more: usize,
 }
 
-/// A row at fault and where it stands.
+/// An invalid row.
 #[derive(Debug, Error)]
 #[error("{source_row}: {cause}")]
 pub struct Fault {
-    /// Where the row stands.
+    /// Where the row was read.
     pub source_row: Source,
     /// What is wrong with it.
     #[source]
     pub cause: RowError,
-    /// The row as it stands in the file, as far as there is a text of it.
+    /// The row's text in the file, if it could be read.
     pub text: Option<Box<str>>,
 }
 
-/// What can be wrong with one row.
+/// Why a row is invalid.
 #[derive(Debug, Error)]
 pub enum RowError {
-    /// Text that is not JSON.
-    #[error("column {column}: not JSON: {detail}. Each row must be one JSON object")]
+    /// Invalid JSON.
+    #[error("column {column}: invalid JSON: {detail}. Each row must be one JSON object")]
     Json {
-        /// Column of the fault, from 1.
+        /// Column of the error, from 1.
         column: usize,
-        /// What the parser said.
+        /// The parser's message.
         detail: String,
     },
-    /// Text that is not UTF-8.
-    #[error("not UTF-8: byte {byte:#04x}. Save the file as UTF-8")]
+    /// Invalid UTF-8.
+    #[error("invalid UTF-8: byte {byte:#04x}. Save the file as UTF-8")]
     Utf8 {
-        /// The first byte that does not fit.
+        /// The first invalid byte.
         byte: u8,
     },
-    /// A row that is too long to be one.
+    /// A row longer than the limit.
     #[error(
-        "longer than {limit} bytes, the limit of a row. A missing line break or an unclosed quote is a common cause; documents of plain text can be split with data.text_by = \"paragraph\""
+        "longer than {limit} bytes, the limit for a row. A missing line break or an unclosed quote is a common cause; documents of plain text can be split with data.text_by = \"paragraph\""
     )]
     TooLong {
         /// The limit in bytes.
         limit: usize,
     },
-    /// A file that breaks off or is damaged: what follows cannot be read.
-    #[error("the rest of the file cannot be read: {0}. Fetch or write the file again")]
+    /// A truncated or damaged file: the rest of it cannot be read.
+    #[error("the rest of the file cannot be read: {0}. Download or write the file again")]
     Broken(String),
-    /// A placeholder of a template that the row has nothing for.
+    /// A row without a value for a placeholder.
     #[error(
-        "the template's `{{{name}}}`: expected a string or a number in the row, found {found}. Write `{{{name}?}}` where it may be missing"
+        "placeholder `{{{name}}}`: expected a string or a number in the row, found {found}. Write `{{{name}?}}` if the field is optional"
     )]
     Placeholder {
         /// The placeholder.
         name: String,
-        /// What stands there.
+        /// What the row has instead.
         found: String,
     },
-    /// A CSV record that does not fit its header.
-    #[error("not a CSV record: {0}")]
+    /// A CSV record that doesn't match the header.
+    #[error("invalid CSV record: {0}")]
     Csv(String),
-    /// A row that is no object.
+    /// A row that isn't a JSON object.
     #[error("expected a JSON object, found {found}")]
     NotAnObject {
-        /// The kind of value found.
+        /// The type of the value.
         found: &'static str,
     },
-    /// A row whose keys make no known shape.
-    #[error("no known shape of row: found the keys {found}{}. Accepted: {accepted}", did_you_mean(suggestion.as_deref()))]
+    /// A row whose keys match no format.
+    #[error("the row matches no known format: found the keys {found}{}. Known formats: {accepted}", did_you_mean(suggestion.as_deref()))]
     UnknownKeys {
         /// The row's keys.
         found: String,
         /// The nearest known key.
         suggestion: Option<String>,
-        /// The shapes that are read.
-        accepted: &'static str,
+        /// The keys of the known formats.
+        accepted: String,
     },
-    /// A field that is missing or of the wrong kind.
+    /// A field that is missing or of the wrong type.
     #[error("`{key}`: expected {expected}, found {found}")]
     Field {
         /// The field, as a path in the row.
@@ -227,49 +219,49 @@ pub enum RowError {
         /// What it is.
         found: String,
     },
-    /// A conversation without an assistant's turn.
+    /// A conversation without an assistant message.
     #[error(
-        "nothing to train on: the conversation has no message of role `assistant`, only {roles}. Add the answer, or remove the row"
+        "nothing to train on: expected a message with the role `assistant`, found only {roles}. Add the answer, or remove the row"
     )]
     NoAssistant {
         /// The roles found.
         roles: String,
     },
-    /// A mark that asks for another's turn to be trained.
+    /// A mark that requests training on a message of another role.
     #[error(
-        "message {turn} (`{role}`) is marked to be trained: expected marks `train: true` or `weight: 1` on the assistant's turns only. Remove it"
+        "message {turn} (`{role}`) is marked for training: expected `train: true` or a `weight` above 0 on assistant messages only. Remove the mark"
     )]
     MarkOnOther {
         /// Index of the message, from 0.
         turn: usize,
-        /// Whose it is.
+        /// Its role.
         role: String,
     },
-    /// A conversation, and no template to write it with.
+    /// A conversation without a chat template to render it.
     #[error(
-        "a conversation needs a chat template, and {why}. Use a model folder with chat_template.jinja (an instruct model has one), or rows of `prompt` and `completion`, or of `text`"
+        "a conversation needs a chat template, and {why}. Use a model folder with chat_template.jinja (instruct models have one), or rows with `prompt` and `completion`, or with `text`"
     )]
     NoChatTemplate {
-        /// Why there is none.
+        /// Why no template is used.
         why: &'static str,
     },
-    /// A completion, and no token to end it with.
+    /// A completion without an end-of-text token.
     #[error(
-        "`prompt` and `completion` need an end-of-text token, and the tokenizer names none. Set `eos_token` in tokenizer_config.json"
+        "`prompt` and `completion` need an end-of-text token, and the tokenizer has none. Set `eos_token` in tokenizer_config.json"
     )]
     NoEos,
-    /// A failure of the chat template on this row.
+    /// The chat template failed on this row.
     #[error(transparent)]
     Template(#[from] TemplateError),
     /// The tokenizer failed on this row.
     #[error("the tokenizer failed: {0}")]
     Tokenizer(String),
-    /// What was wrong with the row when its file was tokenized, as it was told then.
+    /// The message that was recorded when the row's file was tokenized.
     #[error("{0}")]
-    Told(String),
+    Recorded(String),
 }
 
-/// A failure of the chat template.
+/// Errors of chat templates.
 #[derive(Debug, Clone, Error)]
 pub enum TemplateError {
     /// The model has no chat template.
@@ -277,114 +269,120 @@ pub enum TemplateError {
         "the tokenizer has no chat template: expected chat_template.jinja or `chat_template` in tokenizer_config.json"
     )]
     Missing,
-    /// The template does not parse.
-    #[error("{file}: the chat template does not parse: {detail}")]
+    /// The template has a syntax error.
+    #[error("{file}: syntax error in the chat template: {detail}")]
     Syntax {
-        /// The file it stands in.
+        /// The file with the template.
         file: String,
-        /// What the parser said, with the line.
+        /// The parser's message, with the line.
         detail: String,
     },
-    /// The template failed on a conversation, or refused it by `raise_exception`.
-    #[error("the chat template refused the conversation: {detail}")]
+    /// The template failed on a conversation, or rejected it with `raise_exception`.
+    #[error("the chat template rejected the conversation: {detail}")]
     Render {
-        /// What it said.
+        /// The template's message.
         detail: String,
     },
-    /// The template writes nothing of an assistant's turn.
+    /// The template leaves out an assistant turn.
     #[error(
-        "the chat template writes nothing of the assistant's turn (message {turn}): a template without assistant cannot be trained on. Use the template of an instruct model"
+        "the chat template leaves out the assistant's turn (message {turn}), so nothing can be trained on. Use the template of an instruct model"
     )]
     WithoutAssistant {
         /// Index of the message, from 0.
         turn: usize,
     },
-    /// Where an assistant's turn begins or ends could not be told.
+    /// The start or end of an assistant turn could not be determined.
     #[error(
-        "cannot tell which part of message {turn} to train on: {detail}. Mark it in the template with {{% generation %}} … {{% endgeneration %}}"
+        "cannot determine which part of message {turn} to train on: {detail}. Mark it in the template with {{% generation %}} … {{% endgeneration %}}"
     )]
     Underivable {
         /// Index of the message, from 0.
         turn: usize,
-        /// What does not fit.
+        /// The reason.
         detail: String,
     },
-    /// A date that is none.
-    #[error("`{found}` is not a date: expected YYYY-MM-DD")]
+    /// An invalid date.
+    #[error("invalid date `{found}`: expected YYYY-MM-DD")]
     Date {
-        /// What was given.
+        /// The text.
         found: String,
     },
 }
 
 impl Fault {
-    /// A fault of a row whose text is not at hand.
+    /// A fault without the row's text.
     pub fn new(source_row: Source, cause: RowError) -> Self {
         Self { source_row, cause, text: None }
     }
 
-    /// Whether what follows in the file is lost too: then skipping the row is no remedy.
+    /// Whether the rest of the file is lost too. Such a fault can't be skipped.
     pub fn ends_file(&self) -> bool {
         self.cause.ends_file()
     }
 }
 
 impl RowError {
-    /// Whether nothing that follows in the file can be read.
+    /// Whether the rest of the file can't be read.
     pub fn ends_file(&self) -> bool {
         matches!(self, Self::Broken(_))
     }
 }
 
 impl Faults {
-    /// All of them, told and untold.
+    /// Number of invalid rows.
     pub fn count(&self) -> usize {
-        self.told.len() + self.untold
+        self.listed.len() + self.more
     }
 
-    /// A single fault.
+    /// A single invalid row.
     pub(crate) fn one(source_row: Source, cause: RowError) -> Self {
-        Self { told: vec![Fault::new(source_row, cause)], untold: 0 }
+        Fault::new(source_row, cause).into()
     }
 
-    /// Adds a fault, telling only the first ones in full.
+    /// Adds an invalid row: to the list, or to the count if the list is full.
     pub(crate) fn push(&mut self, source_row: Source, cause: RowError) {
         self.push_fault(Fault::new(source_row, cause));
     }
 
-    /// Adds a fault; its text is not kept.
+    /// As [`Faults::push`]; the row's text is not kept.
     pub(crate) fn push_fault(&mut self, fault: Fault) {
-        if self.told.len() < TOLD {
-            self.told.push(Fault { text: None, ..fault });
+        if self.listed.len() < LISTED {
+            self.listed.push(Fault { text: None, ..fault });
         } else {
-            self.untold += 1;
+            self.more += 1;
         }
     }
 
-    /// No fault so far.
+    /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.told.is_empty()
+        self.listed.is_empty()
+    }
+}
+
+impl From<Fault> for Faults {
+    fn from(fault: Fault) -> Self {
+        Self { listed: vec![fault], more: 0 }
     }
 }
 
 impl fmt::Display for Faults {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let total = self.count();
-        if let [only] = self.told.as_slice() {
+        if let [only] = self.listed.as_slice() {
             return only.fmt(f);
         }
-        write!(f, "{total} rows at fault:")?;
-        for fault in &self.told {
+        write!(f, "{total} invalid rows:")?;
+        for fault in &self.listed {
             write!(f, "\n  {fault}")?;
         }
-        if self.untold > 0 {
-            write!(f, "\n  and {} more", self.untold)?;
+        if self.more > 0 {
+            write!(f, "\n  and {} more", self.more)?;
         }
         Ok(())
     }
 }
 
-/// The end of a message that offers a name.
+/// The end of a message that suggests a name.
 pub(crate) fn did_you_mean(nearest: Option<&str>) -> String {
     nearest.map_or_else(String::new, |name| format!(". Did you mean `{name}`?"))
 }

@@ -1,4 +1,4 @@
-//! From a row to tokens and the mask of what is trained.
+//! Tokenizing a row and computing its loss mask.
 
 use std::num::NonZeroUsize;
 use std::ops::Range;
@@ -8,7 +8,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::error::{DataError, Faults, RowError};
-use crate::row::{Message, Row, Source, SourcedRow};
+use crate::location::Source;
+use crate::row::{Message, Row, SourcedRow};
 use crate::supervision::{TrainOn, Turn, chosen, row_weight};
 use crate::tokenizer::TextTokenizer;
 
@@ -17,60 +18,59 @@ use crate::tokenizer::TextTokenizer;
 pub struct Example {
     /// The tokens.
     pub ids: Vec<u32>,
-    /// `trained[i]`: token `i` is a target. The first is none in effect, as nothing predicts it.
-    pub trained: Vec<bool>,
-    /// What the loss of each target counts, 0 at the others; empty if it is 1 for all of them.
+    /// `loss_mask[i]`: token `i` is supervised. The first token has no effect, as nothing predicts it.
+    pub loss_mask: Vec<bool>,
+    /// Loss weight of each supervised token, 0 for the others; empty if all weights are 1.
     pub weights: Vec<f32>,
-    /// Where the row stands.
+    /// Where the row was read.
     pub source: Source,
-    /// Whether tokens beyond `max_length` were cut off.
+    /// Whether the example was truncated to `max_length`.
     pub truncated: bool,
-    /// Plain text: what is longer than `max_length` is not cut off, but goes on in another row.
+    /// Plain text, which is split over rows instead of being truncated.
     pub is_document: bool,
 }
 
 impl Example {
-    /// Positions of tokens that are targets and have one before them.
+    /// Positions of the supervised tokens, except the first token.
     pub fn supervised_positions(&self) -> impl Iterator<Item = usize> {
-        (1..self.ids.len()).filter(|position| self.trained[*position])
+        (1..self.ids.len()).filter(|position| self.loss_mask[*position])
     }
 
-    /// Number of targets.
+    /// Number of supervised tokens.
     pub fn supervised(&self) -> usize {
         self.supervised_positions().count()
     }
 }
 
-/// How conversations are written.
+/// Which chat template renders conversations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TemplateChoice {
-    /// By the tokenizer's chat template; prompts with completions too, if it has one.
+    /// The tokenizer's chat template, if there is one; also for prompts with completions.
     #[default]
     Auto,
-    /// Not at all: prompt, completion and end-of-text token as they are.
+    /// No template: prompt and completion are joined, and end with the end-of-text token.
     None,
 }
 
-/// How examples are made.
+/// How examples are built.
 #[derive(Debug, Clone, Default)]
 pub struct ExampleOptions {
-    /// Tokens of a row at most. Of a conversation or a completion the first are kept; documents of plain text are kept
-    /// whole, and split over rows.
+    /// Maximum tokens of a row. Conversations and completions are truncated; documents of plain text are split over rows.
     pub max_length: Option<NonZeroUsize>,
-    /// Which turns of a conversation are trained.
+    /// Which turns of a conversation are trained on.
     pub train_on: TrainOn,
-    /// How conversations are written.
+    /// Which chat template renders conversations.
     pub template: TemplateChoice,
-    /// The day (`YYYY-MM-DD`) that a template's `strftime_now` tells; today if none. A run that must come out the
-    /// same tomorrow sets it.
+    /// The date (`YYYY-MM-DD`) of a template's `strftime_now`; `None`: today. Set it for results that can be reproduced
+    /// on another day.
     pub date: Option<String>,
 }
 
 /// Tokenizes a row.
 ///
 /// # Errors
-/// A row that cannot be written with the template, or has nothing to train on; it is named by file and line.
+/// A row that the template can't render or that has no assistant message, named by file and line.
 pub fn example(
     tokenizer: &TextTokenizer,
     row: &SourcedRow,
@@ -87,7 +87,7 @@ pub(crate) fn build(
 ) -> Result<Example, RowError> {
     let templated = options.template == TemplateChoice::Auto && tokenizer.has_chat_template();
     let row_weight = row_weight(&row.marks, options.train_on)?;
-    let Labelled { mut ids, mut trained, mut weights } = match &row.row {
+    let Labelled { mut ids, mut loss_mask, mut weights } = match &row.row {
         Row::Text(text) => document(tokenizer, text)?,
         Row::Chat { messages, tools } if templated => {
             chat(tokenizer, messages, tools.as_ref(), options)?
@@ -110,39 +110,40 @@ pub(crate) fn build(
         Row::Completion { prompt, completion } => completed(tokenizer, prompt, completion)?,
     };
     let is_document = matches!(row.row, Row::Text(_));
-    let most = options.max_length.filter(|_| !is_document);
-    let truncated = most.is_some_and(|most| ids.len() > most.get());
-    if let Some(most) = most {
-        ids.truncate(most.get());
-        trained.truncate(most.get());
-        weights.truncate(most.get());
+    let max_length = options.max_length.filter(|_| !is_document);
+    let truncated = max_length.is_some_and(|max| ids.len() > max.get());
+    if let Some(max) = max_length {
+        ids.truncate(max.get());
+        loss_mask.truncate(max.get());
+        weights.truncate(max.get());
     }
     if row_weight == 0.0 {
-        trained.fill(false);
+        loss_mask.fill(false);
     } else if row_weight != 1.0 {
-        weights.resize(trained.len(), 1.0);
+        weights.resize(loss_mask.len(), 1.0);
         weights.iter_mut().for_each(|weight| *weight *= row_weight);
     }
-    let weights = told_weights(&trained, weights);
-    Ok(Example { ids, trained, weights, source: row.source.clone(), truncated, is_document })
+    let weights = sparse_weights(&loss_mask, weights);
+    Ok(Example { ids, loss_mask, weights, source: row.source.clone(), truncated, is_document })
 }
 
-/// Weights as an [`Example`] tells them.
-pub(crate) fn told_weights(trained: &[bool], mut weights: Vec<f32>) -> Vec<f32> {
-    let ones = trained.iter().zip(&weights).all(|(trained, weight)| !trained || *weight == 1.0);
+/// Weights in the form of [`Example::weights`]: 0 for unsupervised tokens, empty if all others are 1.
+pub(crate) fn sparse_weights(loss_mask: &[bool], mut weights: Vec<f32>) -> Vec<f32> {
+    let ones =
+        loss_mask.iter().zip(&weights).all(|(supervised, weight)| !supervised || *weight == 1.0);
     if ones {
         return Vec::new();
     }
-    for (weight, trained) in weights.iter_mut().zip(trained) {
-        *weight = if *trained { *weight } else { 0.0 };
+    for (weight, supervised) in weights.iter_mut().zip(loss_mask) {
+        *weight = if *supervised { *weight } else { 0.0 };
     }
     weights
 }
 
-/// Tokens, which of them are trained, and what their losses count (nothing said: 1).
+/// Tokens, loss mask and weights (empty: all 1).
 struct Labelled {
     ids: Vec<u32>,
-    trained: Vec<bool>,
+    loss_mask: Vec<bool>,
     weights: Vec<f32>,
 }
 
@@ -160,33 +161,33 @@ fn chat(
     };
     let rendered = render(&turns)?;
     let encoded = tokenizer.encoded(&rendered.text).map_err(RowError::Tokenizer)?;
-    let trained = mask(&encoded.offsets, &rendered.trained);
+    let loss_mask = mask_of_spans(&encoded.offsets, &rendered.loss_spans);
     let mut weights = Vec::new();
     if turns.iter().any(|turn| turn.weight != 1.0) {
-        // Spans don't say whose turn they are: those of each weight are found by themselves.
-        weights.resize(trained.len(), 1.0);
+        // Spans don't identify their turns, so the spans of each weight are rendered separately.
+        weights.resize(loss_mask.len(), 1.0);
         let mut values: Vec<f32> = turns.iter().map(|turn| turn.weight).collect();
         values.sort_unstable_by(f32::total_cmp);
         values.dedup();
         for value in values {
-            let alike: Vec<Turn> =
+            let same_weight: Vec<Turn> =
                 turns.iter().filter(|turn| turn.weight == value).copied().collect();
-            let trained = mask(&encoded.offsets, &render(&alike)?.trained);
-            for (weight, trained) in weights.iter_mut().zip(trained) {
-                if trained {
+            let mask = mask_of_spans(&encoded.offsets, &render(&same_weight)?.loss_spans);
+            for (weight, supervised) in weights.iter_mut().zip(mask) {
+                if supervised {
                     *weight = value;
                 }
             }
         }
     }
-    Ok(Labelled { ids: encoded.ids, trained, weights })
+    Ok(Labelled { ids: encoded.ids, loss_mask, weights })
 }
 
 fn document(tokenizer: &TextTokenizer, text: &str) -> Result<Labelled, RowError> {
     let encoded = tokenizer.encoded(text).map_err(RowError::Tokenizer)?;
     let ids = framed(tokenizer, &encoded.ids);
-    let trained = vec![true; ids.len()];
-    Ok(Labelled { ids, trained, weights: Vec::new() })
+    let loss_mask = vec![true; ids.len()];
+    Ok(Labelled { ids, loss_mask, weights: Vec::new() })
 }
 
 fn completed(
@@ -197,38 +198,38 @@ fn completed(
     if tokenizer.eos_id().is_none() {
         return Err(RowError::NoEos);
     }
-    // Tokenized as one: a token that spans the border belongs to the completion.
+    // Tokenized as one text: a token that spans the boundary belongs to the completion.
     let encoded =
         tokenizer.encoded(&format!("{prompt}{completion}")).map_err(RowError::Tokenizer)?;
     let ids = framed(tokenizer, &encoded.ids);
-    let trained_range = prompt.len()..prompt.len() + completion.len();
-    let mut trained = vec![false; tokenizer.prefix().len()];
-    trained.extend(mask(&encoded.offsets, std::slice::from_ref(&trained_range)));
-    trained.resize(ids.len(), true);
-    Ok(Labelled { ids, trained, weights: Vec::new() })
+    let span = prompt.len()..prompt.len() + completion.len();
+    let mut loss_mask = vec![false; tokenizer.prefix().len()];
+    loss_mask.extend(mask_of_spans(&encoded.offsets, std::slice::from_ref(&span)));
+    loss_mask.resize(ids.len(), true);
+    Ok(Labelled { ids, loss_mask, weights: Vec::new() })
 }
 
-/// The tokens of a whole text, which ends with the end-of-text token if there is one.
+/// The tokens of a whole text with the special tokens around it, ending with the end-of-text token if there is one.
 fn framed(tokenizer: &TextTokenizer, body: &[u32]) -> Vec<u32> {
     let suffix = tokenizer.suffix();
     let eos = tokenizer.eos_id().filter(|eos| !suffix.contains(eos));
     [tokenizer.prefix(), body, suffix].into_iter().flatten().copied().chain(eos).collect()
 }
 
-/// Which tokens overlap a span: all from the first that does to the last. A character split over tokens gives all
-/// of them the same range, and a token without a range of its own counts by its place.
-fn mask(offsets: &[(usize, usize)], spans: &[Range<usize>]) -> Vec<bool> {
-    let mut trained = vec![false; offsets.len()];
+/// The loss mask of spans: from the first token that overlaps a span to the last. The tokens of one character all have
+/// its range; a token with an empty range counts if it is between two that overlap.
+fn mask_of_spans(offsets: &[(usize, usize)], spans: &[Range<usize>]) -> Vec<bool> {
+    let mut mask = vec![false; offsets.len()];
     for span in spans {
         let overlaps =
             |(begin, end): &(usize, usize)| begin < end && *begin < span.end && *end > span.start;
         if let (Some(first), Some(last)) =
             (offsets.iter().position(overlaps), offsets.iter().rposition(overlaps))
         {
-            trained[first..=last].fill(true);
+            mask[first..=last].fill(true);
         }
     }
-    trained
+    mask
 }
 
 #[cfg(test)]
@@ -236,14 +237,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_is_trained_if_it_overlaps_a_span() {
+    fn a_token_is_supervised_if_it_overlaps_a_span() {
         // Bytes of one character share its range; a token may have none.
         let offsets = [(0, 2), (2, 3), (3, 7), (3, 7), (7, 7), (7, 9), (9, 9)];
         assert_eq!(
-            mask(&offsets, std::slice::from_ref(&(4..8))),
+            mask_of_spans(&offsets, std::slice::from_ref(&(4..8))),
             [false, false, true, true, true, true, false]
         );
-        assert_eq!(mask(&offsets, &[0..1, 2..3]), [true, true, false, false, false, false, false]);
-        assert_eq!(mask(&offsets, std::slice::from_ref(&(9..9))), [false; 7]);
+        assert_eq!(
+            mask_of_spans(&offsets, &[0..1, 2..3]),
+            [true, true, false, false, false, false, false]
+        );
+        assert_eq!(mask_of_spans(&offsets, std::slice::from_ref(&(9..9))), [false; 7]);
     }
 }

@@ -1,16 +1,16 @@
-//! A short name for what a run learns from: two data sets with the same one give the same batches.
+//! The fingerprint of a data set: equal fingerprints mean equal batches.
 
 use rayon::prelude::*;
 use xxhash_rust::xxh3::{Xxh3, xxh3_128};
 
 use crate::dataset::Dataset;
 
-/// Examples that are hashed at a time.
+/// Examples that one thread hashes at a time.
 const PART: usize = 4096;
 
 impl Dataset {
-    /// A hash (XXH3, 128 bits) of everything that the order and the content of batches depend on: tokens, what is trained,
-    /// lengths, and the weights of a mixture. Where the rows stand in their files doesn't matter.
+    /// A hash (XXH3, 128 bits) of everything that order and content of batches depend on: tokens, loss masks, lengths,
+    /// and the weights of a mixture. Files and lines of the rows don't matter.
     pub fn fingerprint(&self) -> u128 {
         let examples = self.examples.len();
         let parts: Vec<u128> = (0..examples.div_ceil(PART))
@@ -18,7 +18,7 @@ impl Dataset {
             .map(|part| {
                 let mut hasher = Xxh3::new();
                 for index in part * PART..examples.min((part + 1) * PART) {
-                    self.tell(index, &mut hasher);
+                    self.hash_example(index, &mut hasher);
                 }
                 hasher.digest128()
             })
@@ -33,7 +33,7 @@ impl Dataset {
         xxh3_128(&all)
     }
 
-    fn tell(&self, index: usize, hasher: &mut Xxh3) {
+    fn hash_example(&self, index: usize, hasher: &mut Xxh3) {
         let view = self.examples.view(index);
         let mut number = |n: u64| hasher.update(&n.to_le_bytes());
         number(view.ids.len() as u64);
@@ -41,9 +41,9 @@ impl Dataset {
         for id in view.ids {
             hasher.update(&id.to_le_bytes());
         }
-        // Ranges rather than flags, so that it is the same wherever the tokens lie.
+        // Ranges rather than flags, so that the hash is the same for examples in memory and in token files.
         let mut last = None;
-        for (token, weight) in view.trained_in(0..view.ids.len()) {
+        for (token, weight) in view.supervised_in(0..view.ids.len()) {
             if last != Some((token, weight)) {
                 for number in [token as u64, u64::from(weight.to_bits())] {
                     hasher.update(&number.to_le_bytes());
@@ -62,16 +62,16 @@ mod tests {
     use std::num::NonZeroUsize;
 
     use super::*;
-    use crate::dataset::Summary;
     use crate::example::Example;
     use crate::examples::Examples;
+    use crate::location::Source;
     use crate::order::Share;
-    use crate::row::Source;
+    use crate::summary::Summary;
 
-    fn example(ids: &[u32], trained: &[bool]) -> Example {
+    fn example(ids: &[u32], loss_mask: &[bool]) -> Example {
         Example {
             ids: ids.to_vec(),
-            trained: trained.to_vec(),
+            loss_mask: loss_mask.to_vec(),
             weights: Vec::new(),
             source: Source::new("x", 1),
             truncated: false,
@@ -105,7 +105,7 @@ mod tests {
             of(vec![example(&[1, 2, 4], &[false, true, true]), b.clone()]),
             of(vec![example(&[1, 2, 3], &[false, false, true]), b.clone()]),
             of(vec![example(&[1, 2, 3], &[true, false, true]), b.clone()]),
-            // The same tokens with the border elsewhere.
+            // The same tokens, split between the examples elsewhere.
             of(vec![example(&[1, 2], &[false, true]), example(&[3, 4, 5], &[true, false, true])]),
             Dataset { max_length: NonZeroUsize::new(9), ..base.clone() },
             Dataset { shares: vec![Share { examples: 2, weight: 0.5 }], ..base.clone() },

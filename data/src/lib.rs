@@ -1,10 +1,9 @@
-//! Rows, chat templates, tokens, label masks and batches. Knows nothing of Burn.
+//! Rows, chat templates, tokens, loss masks and batches. Independent of Burn.
 //!
-//! The way of a row: [`read_rows`] → [`Dataset::build`] (chat template, tokens, mask: [`example`]) →
-//! [`Loader`] (which examples stand in which row, and which rows a step takes) → [`Batch::of_rows`].
+//! The stages: [`read_rows`] → [`Dataset::build`] (chat template, tokens, loss mask: [`example`]) → [`Loader`] (packing
+//! of examples into rows, order of the rows) → [`Batch::of_rows`].
 //!
-//! Labels are masked by position, never by token id: where the padding token is also the end of a turn, the end
-//! must still be learned.
+//! Labels are masked by position, never by token id: a padding token that also ends a turn is still trained on there.
 #![deny(missing_docs)]
 
 mod added_tokens;
@@ -13,16 +12,20 @@ mod batch;
 mod bpe;
 mod cache;
 mod cache_folder;
+mod choice;
 mod clean;
 mod dataset;
 pub mod date;
 mod error;
 mod example;
+mod example_view;
 mod examples;
 mod files;
 mod fingerprint;
+mod format;
 mod generation_tag;
 mod loader;
+mod location;
 mod mix;
 mod near;
 mod nearest;
@@ -33,10 +36,10 @@ mod preview;
 mod python;
 mod read;
 mod row;
-mod shape;
 mod source;
 mod split;
 mod stream;
+mod summary;
 mod supervision;
 mod template;
 mod text;
@@ -51,23 +54,25 @@ pub use audit::{
 pub use batch::{Batch, Target};
 pub use bpe::{BpeOptions, BpeReport, train_tokenizer};
 pub use cache::{CacheEvent, Cached};
-pub use cache_folder::{TokenFileHolds, TokenFileInfo, token_files};
+pub use cache_folder::{TokenFileContent, TokenFileInfo, token_files};
 pub use clean::{CleanOptions, CleanReport, Rule, RuleCount, clean, pattern};
-pub use dataset::{Dataset, Summary};
+pub use dataset::Dataset;
 pub use error::{DataError, Fault, Faults, RowError, TemplateError};
 pub use example::{Example, ExampleOptions, TemplateChoice, example};
 pub use examples::Examples;
 pub use files::TokenizerFiles;
-pub use loader::{Cursor, Layout, Loader, LoaderOptions, Piece};
+pub use format::{Format, row_from_value};
+pub use loader::{Cursor, Layout, Loader, LoaderOptions};
+pub use location::Source;
 pub use mix::{MixReport, MixSource, Mixed, mix};
 pub use near::Part;
 pub use nearest::{likeness, nearest};
 pub use order::Share;
 pub use output::{LineWriter, write_whole};
+pub use packing::Piece;
 pub use preview::preview;
 pub use read::{parse_rows, read_all_rows, read_rows};
-pub use row::{Format, Message, Row, Source, SourcedRow};
-pub use shape::row_from_value;
+pub use row::{Message, Row, SourcedRow};
 pub use source::{
     FieldMap, OnError, Read, ReadOptions, ReadRow, Record, Records, Rejects, RowShape, RowTemplate,
     RowTemplates, Rows, TextBy, data_files, for_each_batch,
@@ -77,6 +82,7 @@ pub use split::{
     SplitReport, leaks, mask, split,
 };
 pub use stream::StreamDecoder;
+pub use summary::Summary;
 pub use supervision::TrainOn;
 pub use template::Rendered;
 pub use text::language::Languages;

@@ -5,30 +5,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::dataset::Dataset;
 use crate::order::{Order, Purpose, Share, shuffle};
-use crate::packing::{WINDOW, first_fit_decreasing, joined, split};
+use crate::packing::{Piece, WINDOW, first_fit_decreasing, joined, split};
 
 /// Micro-batches that are grouped by length with each other. Within them the lengths are sorted, so padding is next to
 /// nothing; more would make what stands in a micro-batch less random and save no more.
 const GROUPED: usize = 64;
-
-/// Tokens of an example that stand in a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Piece {
-    /// Index of the example.
-    pub example: usize,
-    /// Its first token in the row.
-    pub start: usize,
-    /// One past its last token in the row. All of the example, but for documents longer than a row.
-    pub end: usize,
-}
-
-impl Piece {
-    /// Tokens.
-    #[expect(clippy::len_without_is_empty, reason = "a piece is never empty")]
-    pub fn len(&self) -> usize {
-        self.end - self.start
-    }
-}
 
 /// How examples stand in rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,15 +3,16 @@
 //! Lines are copied byte for byte. Only their places are held in memory (24 bytes a line), so files may be larger than
 //! that.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use crate::error::{DataError, Faults, RowError};
+use crate::location::Source;
 use crate::order::{Order, Share};
-use crate::row::Source;
+use crate::output::{persist, temporary_file};
 
 /// A file to draw from.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,15 +87,15 @@ pub fn mix(
         Ok(())
     };
     let file = {
-        let mut writer = BufWriter::new(beside(out).map_err(|cause| write_error(out, cause))?);
+        let mut writer =
+            BufWriter::new(temporary_file(out).map_err(|cause| write_error(out, cause))?);
         copy(&mut writer)?;
         writer.into_inner().map_err(|error| write_error(out, error.into_error()))?
     };
     if !faults.is_empty() {
         return Err(DataError::Faults(faults));
     }
-    file.as_file().sync_all().map_err(|cause| write_error(out, cause))?;
-    file.persist(out).map_err(|error| write_error(out, error.error))?;
+    persist(file, out).map_err(|cause| write_error(out, cause))?;
     let sources = files.into_iter().zip(drawn).map(|(file, drawn)| {
         let LineFile { path, lines, .. } = file;
         Mixed { path, rows: lines.len(), drawn }
@@ -190,7 +191,7 @@ fn index(reader: &mut impl BufRead) -> io::Result<Vec<Line>> {
 fn is_object(line: &[u8]) -> Result<(), RowError> {
     match serde_json::from_slice::<Value>(line) {
         Ok(Value::Object(_)) => Ok(()),
-        Ok(other) => Err(RowError::NotAnObject { found: crate::shape::kind(&other) }),
+        Ok(other) => Err(RowError::NotAnObject { found: crate::format::kind(&other) }),
         Err(error) => Err(crate::source::json_error(&error, 0)),
     }
 }
@@ -199,23 +200,10 @@ fn write_error(path: &Path, cause: io::Error) -> DataError {
     DataError::Write { path: path.to_owned(), cause }
 }
 
-/// A file of another name in the folder of `path`, which is made if need be.
-pub(crate) fn beside(path: &Path) -> io::Result<tempfile::NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
-    fs::create_dir_all(folder)?;
-    let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
-    {
-        use std::os::unix::fs::PermissionsExt;
-        // As any new file: the umask takes its share.
-        builder.permissions(fs::Permissions::from_mode(0o666));
-    }
-    builder.tempfile_in(folder)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn rows(name: &str, count: usize) -> String {

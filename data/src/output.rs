@@ -1,4 +1,4 @@
-//! Files of lines that are there whole or not at all, compressed if their name says so.
+//! Output files that appear under their names only when complete.
 
 use std::fs;
 use std::io::{self, BufWriter, Write};
@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 
 use crate::error::DataError;
 
-/// Writes lines beside the file that they are to become; [`LineWriter::commit`] puts it in place.
+/// Writes lines to a temporary file, which [`LineWriter::commit`] moves to its path.
 pub struct LineWriter {
     path: PathBuf,
     encoder: Encoder,
@@ -29,13 +29,13 @@ impl std::fmt::Debug for LineWriter {
 }
 
 impl LineWriter {
-    /// Begins a file; a name that ends in `.gz` or `.zst` makes it compressed. The folder is made if need be.
+    /// Starts a file, compressed if its name ends in `.gz` or `.zst`. The folder is created if needed.
     ///
     /// # Errors
     /// A file that cannot be written.
     pub fn create(path: &Path) -> Result<Self, DataError> {
-        let begun = || -> io::Result<Encoder> {
-            let file = BufWriter::with_capacity(1 << 18, beside(path)?);
+        let create = || -> io::Result<Encoder> {
+            let file = BufWriter::with_capacity(1 << 18, temporary_file(path)?);
             let end = path.extension().and_then(|end| end.to_str()).unwrap_or("");
             Ok(match end.to_lowercase().as_str() {
                 "gz" => Encoder::Gzip(Box::new(flate2::write::GzEncoder::new(
@@ -46,7 +46,7 @@ impl LineWriter {
                 _ => Encoder::Plain(file),
             })
         };
-        let encoder = begun().map_err(|cause| write_error(path, cause))?;
+        let encoder = create().map_err(|cause| write_error(path, cause))?;
         Ok(Self { path: path.to_owned(), encoder, lines: 0 })
     }
 
@@ -73,46 +73,45 @@ impl LineWriter {
         self.line(&value.to_string())
     }
 
-    /// Lines written.
+    /// Number of lines written.
     pub fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// Puts the file in place, replacing one that is there.
+    /// Moves the file to its path, replacing an existing one.
     ///
     /// # Errors
     /// A file that cannot be written.
     pub fn commit(self) -> Result<(), DataError> {
         let Self { path, encoder, .. } = self;
-        let done = || -> io::Result<()> {
+        let commit = || -> io::Result<()> {
             let writer = match encoder {
                 Encoder::Plain(writer) => writer,
                 Encoder::Gzip(writer) => writer.finish()?,
                 Encoder::Zstd(writer) => writer.finish()?,
             };
-            settle(writer.into_inner().map_err(io::IntoInnerError::into_error)?, &path)
+            persist(writer.into_inner().map_err(io::IntoInnerError::into_error)?, &path)
         };
-        done().map_err(|cause| write_error(&path, cause))
+        commit().map_err(|cause| write_error(&path, cause))
     }
 }
 
-/// Writes a file whole or not at all. The folder is made if need be.
+/// Writes a file atomically: readers see the old content or the new. The folder is created if needed.
 ///
 /// # Errors
 /// A file that cannot be written.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<(), DataError> {
-    let done = || -> io::Result<()> {
-        let mut file = beside(path)?;
+    let write = || -> io::Result<()> {
+        let mut file = temporary_file(path)?;
         file.write_all(bytes)?;
-        settle(file, path)
+        persist(file, path)
     };
-    done().map_err(|cause| write_error(path, cause))
+    write().map_err(|cause| write_error(path, cause))
 }
 
-/// A file of another name in the folder of `path`.
-fn beside(path: &Path) -> io::Result<NamedTempFile> {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
-    let folder = folder.unwrap_or(Path::new("."));
+/// A temporary file in the folder of `path`, which is created if needed.
+pub(crate) fn temporary_file(path: &Path) -> io::Result<NamedTempFile> {
+    let folder = folder_of(path);
     fs::create_dir_all(folder)?;
     let name = path.file_name().map(|name| name.to_string_lossy()).unwrap_or_default();
     let mut builder = tempfile::Builder::new();
@@ -121,16 +120,26 @@ fn beside(path: &Path) -> io::Result<NamedTempFile> {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
-        // As any new file: the umask takes its share.
+        // The permissions of any new file; the umask applies.
         builder.permissions(fs::Permissions::from_mode(0o666));
     }
     builder.tempfile_in(folder)
 }
 
-fn settle(file: NamedTempFile, path: &Path) -> io::Result<()> {
+/// Moves a complete temporary file to its path, replacing an existing one. File and folder are synced, so that the file
+/// survives a power failure.
+pub(crate) fn persist(file: NamedTempFile, path: &Path) -> io::Result<()> {
     file.as_file().sync_all()?;
     file.persist(path).map_err(|error| error.error)?;
+    // Other systems can't sync folders.
+    #[cfg(unix)]
+    fs::File::open(folder_of(path))?.sync_all()?;
     Ok(())
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 fn write_error(path: &Path, cause: io::Error) -> DataError {

@@ -4,7 +4,24 @@
 //! of [`WINDOW`] examples in the order of the epoch, so that an epoch stays random beyond a window and the work stays
 //! `n log n`. Documents of plain text are laid end to end instead, and go on in the next row where one is full.
 
-use crate::loader::Piece;
+/// The tokens of an example that are in one row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Piece {
+    /// Index of the example.
+    pub example: usize,
+    /// Its first token in the row.
+    pub start: usize,
+    /// End of its tokens in the row (exclusive). Only documents longer than a row are split.
+    pub end: usize,
+}
+
+impl Piece {
+    /// Number of tokens.
+    #[expect(clippy::len_without_is_empty, reason = "a piece is never empty")]
+    pub fn len(&self) -> usize {
+        self.end - self.start
+    }
+}
 
 /// Examples that are packed with each other. Some thousand fill rows to a percent or so, and more would fill no better.
 pub(crate) const WINDOW: usize = 4096;

@@ -1,18 +1,18 @@
-//! An example as a person reads it, with the trained part marked.
+//! Showing an example as text, with the supervised part marked.
 
 use crate::example::Example;
 use crate::tokenizer::TextTokenizer;
 
-/// Tokens that are shown at most: a document may be a whole book.
+/// Maximum tokens shown: a document may be a whole book.
 const SHOWN: usize = 2048;
 
-/// The example's text, or its beginning; what is trained stands in colour (`ansi`) or between ⟦ and ⟧.
+/// The example's text, or its start. The supervised part is colored (`ansi`) or enclosed in ⟦ and ⟧.
 pub fn preview(example: &Example, tokenizer: &TextTokenizer, ansi: bool) -> String {
     let [open, close] = if ansi { ["\u{1b}[32m", "\u{1b}[0m"] } else { ["⟦", "⟧"] };
     let mut text = String::new();
     let mut from = 0;
-    let shown = example.trained.len().min(SHOWN);
-    for run in example.trained[..shown].chunk_by(|a, b| a == b) {
+    let shown = example.loss_mask.len().min(SHOWN);
+    for run in example.loss_mask[..shown].chunk_by(|a, b| a == b) {
         let ids = &example.ids[from..from + run.len()];
         from += run.len();
         let piece = visible(&tokenizer.decode(ids, false).unwrap_or_else(|_| format!("{ids:?}")));
@@ -24,13 +24,13 @@ pub fn preview(example: &Example, tokenizer: &TextTokenizer, ansi: bool) -> Stri
             text.push_str(&piece);
         }
     }
-    if example.truncated || shown < example.trained.len() {
+    if example.truncated || shown < example.loss_mask.len() {
         text.push('…');
     }
     text
 }
 
-/// Data must not steer the terminal it is shown on.
+/// Replaces control characters, which could manipulate the terminal.
 fn visible(text: &str) -> String {
     text.chars()
         .map(|c| match c {

@@ -1,15 +1,16 @@
-//! All rows of files in memory.
+//! Reading all rows of files into memory.
 
 use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
-use crate::row::{Format, SourcedRow};
+use crate::format::Format;
+use crate::row::SourcedRow;
 use crate::source::{OnError, ReadOptions, Records, Rejects, RowShape, Rows, data_files};
 
-/// Reads the rows of a file; [`Records::open`] says which files are read.
+/// Reads the rows of a file of a type that [`Records::open`] supports.
 ///
 /// # Errors
-/// A file that cannot be read or holds no row; faults in rows, up to twenty told at once, as `file:line`.
+/// A file that cannot be read or has no rows; invalid rows, of which the first twenty are listed by `file:line`.
 pub fn read_rows(path: &Path, format: Format) -> Result<Vec<SourcedRow>, DataError> {
     let options = ReadOptions { shape: RowShape::Keys(format), ..ReadOptions::default() };
     let mut rejects = Rejects::new(OnError::Fail, None)?;
@@ -17,11 +18,11 @@ pub fn read_rows(path: &Path, format: Format) -> Result<Vec<SourcedRow>, DataErr
     rejects.finish().map(|_| rows)
 }
 
-/// Reads the rows of files, folders and patterns, one after another. Rows at fault go to `rejects`, which the caller
-/// finishes after the last files.
+/// Reads the rows of files, folders and patterns, in order. Invalid rows go to `rejects`, which the caller finishes
+/// after the last files.
 ///
 /// # Errors
-/// A file that cannot be read or holds no row, as [`data_files`]; more rows at fault than `rejects` takes.
+/// The errors of [`data_files`]; a file that cannot be read or has no rows; invalid rows that `rejects` doesn't skip.
 pub fn read_all_rows(
     paths: &[PathBuf],
     options: &ReadOptions,
@@ -34,10 +35,10 @@ pub fn read_all_rows(
     Ok(rows)
 }
 
-/// Reads JSON Lines held in memory; `name` stands for the file in messages.
+/// Reads JSON Lines from memory; messages name the file `name`.
 ///
 /// # Errors
-/// No row, or faults in rows.
+/// No rows, or invalid rows.
 pub fn parse_rows(text: &str, name: &str, format: Format) -> Result<Vec<SourcedRow>, DataError> {
     let mut rejects = Rejects::new(OnError::Fail, None)?;
     let rows = Rows::of(Records::of_text(text.to_owned(), name), RowShape::Keys(format));
@@ -77,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn json_lines_know_marks_blank_lines_and_line_separators() {
+    fn json_lines_may_have_a_byte_order_mark_blank_lines_and_line_separators() {
         let text = "\u{feff}{\"text\":\"a\u{2028}b\"}\r\n\r\n{\"text\":\"c\"}\n";
         let rows = parse_rows(text, "x.jsonl", Format::Auto).unwrap();
         assert_eq!(lines(&rows), [1, 3]);
@@ -85,18 +86,18 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_told_together_with_file_line_and_column() {
+    fn faults_are_listed_with_file_line_and_column() {
         let mut text = "{\"text\":\"fine\"}\n".repeat(16);
         text += "{\"text\": oops}\n{\"txt\":\"b\"}\n";
         let error = parse_rows(&text, "rows.jsonl", Format::Auto).unwrap_err().to_string();
-        assert!(error.contains("2 rows at fault"), "{error}");
-        assert!(error.contains("rows.jsonl:17: column 10: not JSON"), "{error}");
+        assert!(error.contains("2 invalid rows"), "{error}");
+        assert!(error.contains("rows.jsonl:17: column 10: invalid JSON"), "{error}");
         assert!(
             error.contains("rows.jsonl:18: ") && error.contains("Did you mean `text`?"),
             "{error}"
         );
         let many = parse_rows(&"{}\n".repeat(25), "x", Format::Auto).unwrap_err().to_string();
-        assert!(many.contains("25 rows at fault") && many.contains("and 5 more"), "{many}");
+        assert!(many.contains("25 invalid rows") && many.contains("and 5 more"), "{many}");
     }
 
     #[test]

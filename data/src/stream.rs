@@ -1,26 +1,29 @@
-//! Decoding one token after the other, for text that is shown while it is generated.
+//! Decoding token by token, for text that is shown while it is generated.
 
 use crate::error::DataError;
 use crate::tokenizer::TextTokenizer;
 
-/// Takes tokens and gives text as soon as it is whole: never half a character.
+/// Decodes tokens one by one. Text is returned as soon as its characters are complete.
 #[derive(Debug)]
 pub struct StreamDecoder<'a> {
     tokenizer: &'a TextTokenizer,
     skip_special: bool,
     ids: Vec<u32>,
-    /// Tokens from here on are decoded together: some decoders look at the token before.
+    /// Start of the tokens that are decoded together: some decoders need the previous token.
     context: usize,
-    /// Tokens up to here have been given out.
-    given: usize,
+    /// Number of tokens whose text was returned.
+    returned: usize,
 }
 
-impl<'a> StreamDecoder<'a> {
-    pub(crate) fn new(tokenizer: &'a TextTokenizer, skip_special: bool) -> Self {
-        Self { tokenizer, skip_special, ids: Vec::new(), context: 0, given: 0 }
+impl TextTokenizer {
+    /// A decoder for one token at a time, which never returns an incomplete character.
+    pub fn decode_stream(&self, skip_special: bool) -> StreamDecoder<'_> {
+        StreamDecoder { tokenizer: self, skip_special, ids: Vec::new(), context: 0, returned: 0 }
     }
+}
 
-    /// Takes a token; gives the text that has become whole, which may be empty.
+impl StreamDecoder<'_> {
+    /// Adds a token and returns the text that is complete now, which may be empty.
     ///
     /// # Errors
     /// A failure of the tokenizer.
@@ -29,7 +32,7 @@ impl<'a> StreamDecoder<'a> {
         self.take(false)
     }
 
-    /// Gives what is left, with a replacement character for half a character.
+    /// Returns the remaining text, with a replacement character for an incomplete one.
     ///
     /// # Errors
     /// A failure of the tokenizer.
@@ -39,16 +42,16 @@ impl<'a> StreamDecoder<'a> {
 
     fn take(&mut self, all: bool) -> Result<String, DataError> {
         let before =
-            self.tokenizer.decode(&self.ids[self.context..self.given], self.skip_special)?;
+            self.tokenizer.decode(&self.ids[self.context..self.returned], self.skip_special)?;
         let now = self.tokenizer.decode(&self.ids[self.context..], self.skip_special)?;
-        // Half a character decodes to a replacement character, which more tokens may mend.
+        // An incomplete character decodes to a replacement character until its other tokens arrive.
         if !all && now.ends_with(char::REPLACEMENT_CHARACTER) {
             return Ok(String::new());
         }
         let Some(new) = now.strip_prefix(&before) else { return Ok(String::new()) };
         if !new.is_empty() {
-            self.context = self.given;
-            self.given = self.ids.len();
+            self.context = self.returned;
+            self.returned = self.ids.len();
         }
         Ok(new.to_owned())
     }

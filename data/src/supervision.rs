@@ -210,8 +210,8 @@ mod tests {
             ("assistant", json!({"weight": 1e60}), "`messages[0].weight`: expected a number"),
             ("assistant", json!({"train": "yes"}), "`messages[0].train`: expected true or false"),
             ("assistant", json!({"train": true, "weight": 0}), "marks that agree"),
-            ("user", json!({"train": true}), "message 0 (`user`) is marked to be trained"),
-            ("user", json!({"weight": 0.5}), "message 0 (`user`) is marked to be trained"),
+            ("user", json!({"train": true}), "message 0 (`user`) is marked for training"),
+            ("user", json!({"weight": 0.5}), "message 0 (`user`) is marked for training"),
         ] {
             let messages = conversation(&[(role, mark), ("assistant", json!({}))]);
             let error = chosen(&messages, TrainOn::Marked).unwrap_err().to_string();

@@ -1,4 +1,4 @@
-//! Chat templates: rendering as transformers renders, and which part of the text is trained.
+//! Chat templates: rendering as transformers does, and determining the part of the text that is trained on.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -12,18 +12,18 @@ use crate::error::TemplateError;
 use crate::generation_tag::{self, FILTER, MARKS};
 use crate::python;
 use crate::row::Message;
-use crate::turns::{self, TurnMarks};
+use crate::turns::{self, Messages, TurnMarks};
 
 const DEFAULT: &str = "default";
 const TOOL_USE: &str = "tool_use";
 
-/// A conversation as text, and the parts of it that are trained.
+/// A conversation as text, and the parts of it that are trained on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rendered {
     /// The whole conversation.
     pub text: String,
-    /// Byte ranges of the text that are trained: in order, apart from each other.
-    pub trained: Vec<Range<usize>>,
+    /// Byte ranges of the text that are trained on, in order and disjoint.
+    pub loss_spans: Vec<Range<usize>>,
 }
 
 /// A template's text, its name and the file it was read from.
@@ -36,20 +36,17 @@ pub(crate) struct TemplateSource {
 /// The templates of one tokenizer.
 pub(crate) struct ChatTemplates {
     env: Environment<'static>,
-    /// Names of templates that mark what is trained.
-    marking: Vec<String>,
+    /// Names of templates with generation tags.
+    tagged: Vec<String>,
     tool_use: bool,
-    /// `bos_token` and the like, as the template sees them.
+    /// `bos_token` and other special tokens, as variables of the template.
     variables: Vec<(String, String)>,
-    /// Added tokens as text: one of them ends a turn. Not all that do are flagged as special.
+    /// Texts of the added tokens. One of them usually ends a turn; not all of those are flagged as special.
     added: Vec<String>,
     turn_marks: OnceLock<Result<TurnMarks, TemplateError>>,
 }
 
-/// Messages as the template sees them.
-pub(crate) type Messages = Vec<Map<String, Json>>;
-
-/// A conversation ready to be rendered, more than once and in variations.
+/// A template with everything but the messages, for rendering variations of a conversation.
 pub(crate) struct Conversation<'a> {
     templates: &'a ChatTemplates,
     tools: Value,
@@ -68,18 +65,18 @@ impl ChatTemplates {
         env.set_lstrip_blocks(true);
         python::install(&mut env);
         env.add_filter(FILTER, mark);
-        let mut marking = Vec::new();
+        let mut tagged = Vec::new();
         let mut tool_use = false;
         for TemplateSource { name, text, file } in sources {
             let rewritten = generation_tag::rewrite(&text).into_owned();
             if rewritten != text {
-                marking.push(name.clone());
+                tagged.push(name.clone());
             }
             tool_use |= name == TOOL_USE;
             env.add_template_owned(name, rewritten)
-                .map_err(|error| TemplateError::Syntax { file, detail: said(&error) })?;
+                .map_err(|error| TemplateError::Syntax { file, detail: with_causes(&error) })?;
         }
-        Ok(Self { env, marking, tool_use, variables, added, turn_marks: OnceLock::new() })
+        Ok(Self { env, tagged, tool_use, variables, added, turn_marks: OnceLock::new() })
     }
 
     pub(crate) fn conversation(
@@ -101,13 +98,16 @@ impl ChatTemplates {
         })
     }
 
-    /// How turns begin and end in this template; found out once.
+    /// How turns start and end in this template; determined once.
     pub(crate) fn turn_marks(&self) -> Result<&TurnMarks, TemplateError> {
-        let probe = || TurnMarks::probe(&self.conversation(None, Some("2024-07-26"))?, &self.added);
+        let probe = || {
+            let conversation = self.conversation(None, Some("2024-07-26"))?;
+            TurnMarks::probe(&|messages, prompt| conversation.render(messages, prompt), &self.added)
+        };
         self.turn_marks.get_or_init(probe).as_ref().map_err(Clone::clone)
     }
 
-    /// The added token a text ends with.
+    /// The added token at the end of a text.
     pub(crate) fn ending_token(&self, text: &str) -> Option<&str> {
         self.added
             .iter()
@@ -132,7 +132,7 @@ impl Conversation<'_> {
         add_generation_prompt: bool,
         marks: Option<[char; 2]>,
     ) -> Result<String, TemplateError> {
-        let refused = |error: Error| TemplateError::Render { detail: said(&error) };
+        let rejected = |error: Error| TemplateError::Render { detail: with_causes(&error) };
         let template =
             self.templates.env.get_template(self.template).map_err(|_| TemplateError::Missing)?;
         let date = self.date;
@@ -155,51 +155,53 @@ impl Conversation<'_> {
                 (MARKS, Value::from(marks)),
             ])
             .collect();
-        template.render(context).map_err(refused)
+        template.render(context).map_err(rejected)
     }
 
-    /// Renders the whole conversation and finds what is trained: the assistant's turns, or those of them that are
-    /// `chosen`.
-    pub(crate) fn render_trained(
+    /// Renders the whole conversation and determines the spans to train on: the assistant's turns, or only the
+    /// `chosen` ones.
+    pub(crate) fn render_with_loss_spans(
         &self,
         messages: &Messages,
         chosen: Option<&[usize]>,
     ) -> Result<Rendered, TemplateError> {
-        let marking = self.templates.marking.iter().any(|name| name == self.template);
+        let tagged = self.templates.tagged.iter().any(|name| name == self.template);
         let assistants: Vec<usize> =
             (0..messages.len()).filter(|i| is_assistant(&messages[*i])).collect();
         let turns = chosen.unwrap_or(&assistants);
-        let derive =
-            |text: &str| turns::derive(self, self.templates.turn_marks()?, messages, turns, text);
-        if !marking {
+        let render = |messages: &[Map<String, Json>], prompt| self.render(messages, prompt);
+        let derive = |text: &str| {
+            turns::derive(&render, self.templates.turn_marks()?, messages, turns, text)
+        };
+        if !tagged {
             let text = self.render(messages, false)?;
-            let trained = if turns.is_empty() { Vec::new() } else { derive(&text)? };
-            return Ok(Rendered { text, trained });
+            let loss_spans = if turns.is_empty() { Vec::new() } else { derive(&text)? };
+            return Ok(Rendered { text, loss_spans });
         }
-        // Marks that occur in no rendering of it: content that holds them must not break anything.
+        // Marks that don't occur in the rendering, so that no content can be mistaken for them.
         let plain = self.render(messages, false)?;
         let marks = generation_tag::unused_marks(std::iter::once(plain.as_str()));
-        let (text, mut trained) =
+        let (text, mut loss_spans) =
             generation_tag::unmark(&self.render_marked(messages, false, Some(marks))?, marks);
         match assistants.first() {
             Some(turn) if text != plain => Err(TemplateError::Underivable {
                 turn: *turn,
-                detail: "the template computes with what stands between the generation tags".into(),
+                detail: "the template computes with the text between the generation tags".into(),
             }),
-            Some(turn) if trained.is_empty() => {
+            Some(turn) if loss_spans.is_empty() => {
                 Err(TemplateError::WithoutAssistant { turn: *turn })
             }
             _ => {
                 if turns.is_empty() {
-                    trained.clear();
+                    loss_spans.clear();
                 } else if turns != assistants {
-                    // The tags don't say whose turn they mark: that is told by where the turns are.
+                    // The tags don't identify the turns: match them with the positions of the turns.
                     let ranges = derive(&text)?;
                     let overlap =
                         |a: &Range<usize>, b: &Range<usize>| a.start < b.end && b.start < a.end;
-                    trained.retain(|span| ranges.iter().any(|range| overlap(span, range)));
+                    loss_spans.retain(|span| ranges.iter().any(|range| overlap(span, range)));
                 }
-                Ok(Rendered { text, trained })
+                Ok(Rendered { text, loss_spans })
             }
         }
     }
@@ -214,7 +216,7 @@ fn is_assistant(message: &Map<String, Json>) -> bool {
     message.get("role").and_then(Json::as_str) == Some("assistant")
 }
 
-/// The filter that stands for the generation tags.
+/// The filter that replaces the generation tags.
 fn mark(content: &str, marks: &str) -> String {
     let mut marks = marks.chars();
     match (marks.next(), marks.next()) {
@@ -232,7 +234,7 @@ fn strftime(format: &str, date: Option<Date>) -> Result<String, Error> {
 }
 
 /// The error and its causes in one line.
-fn said(error: &Error) -> String {
+fn with_causes(error: &Error) -> String {
     let mut text = error.to_string();
     let mut cause = std::error::Error::source(error);
     while let Some(inner) = cause {

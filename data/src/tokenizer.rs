@@ -13,14 +13,13 @@ use crate::files::{
     TokenizerFiles,
 };
 use crate::row::Message;
-use crate::stream::StreamDecoder;
 use crate::template::{ChatTemplates, Rendered, TemplateSource, values};
 
-/// A tokenizer with its chat template, as a Hugging Face folder holds them.
+/// A tokenizer with its chat template, as in a Hugging Face folder.
 pub struct TextTokenizer {
     tokenizer: Tokenizer,
     templates: Option<ChatTemplates>,
-    /// What a whole document begins and ends with.
+    /// Special tokens at the start and end of a document.
     prefix: Vec<u32>,
     suffix: Vec<u32>,
     bos: Option<u32>,
@@ -31,13 +30,13 @@ pub struct TextTokenizer {
     files: FileSet,
 }
 
-/// Tokens and the byte ranges of the text they stand for.
+/// Tokens and their byte ranges in the text.
 pub(crate) struct Encoded {
     pub(crate) ids: Vec<u32>,
     pub(crate) offsets: Vec<(usize, usize)>,
 }
 
-/// Keys of special tokens that a template may name.
+/// Keys of the special tokens that a template can use.
 const NAMED: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
@@ -57,7 +56,7 @@ impl TextTokenizer {
     /// Reads the tokenizer of a Hugging Face folder.
     ///
     /// # Errors
-    /// A folder without `tokenizer.json`; a file that is not what it should be; a chat template that does not parse.
+    /// A folder without `tokenizer.json`; an invalid file; a syntax error in a chat template.
     pub fn from_dir(dir: &Path) -> Result<Self, DataError> {
         Self::load(FileSet::from_dir(dir)?)
     }
@@ -70,10 +69,10 @@ impl TextTokenizer {
         Self::load(FileSet::from_parts(parts))
     }
 
-    /// The same tokenizer with another chat template; it is saved as `chat_template.jinja`.
+    /// The tokenizer with another chat template, which is saved as `chat_template.jinja`.
     ///
     /// # Errors
-    /// A template that does not parse.
+    /// A syntax error in the template.
     pub fn with_chat_template(self, template: &str) -> Result<Self, DataError> {
         let mut files = self.files;
         files.set(CHAT_TEMPLATE, template.as_bytes().to_vec());
@@ -84,13 +83,13 @@ impl TextTokenizer {
         let wrong = |error: String| {
             files.fault(
                 TOKENIZER,
-                format!("not a tokenizer: {error}. Fetch the file again; a file of Git LFS's pointer is a common cause"),
+                format!("invalid tokenizer: {error}. Download the file again; a Git LFS pointer instead of the file is a common cause"),
             )
         };
         let json = files.get(TOKENIZER).unwrap_or_default();
         let mut tokenizer =
             Tokenizer::from_bytes(json).map_err(|error| wrong(error.to_string()))?;
-        // Some files were saved with a truncation or padding of someone's own.
+        // Some files contain settings for truncation or padding.
         tokenizer.with_padding(None);
         tokenizer.with_truncation(None).map_err(|error| wrong(error.to_string()))?;
 
@@ -106,8 +105,8 @@ impl TextTokenizer {
         let eos = id("eos_token").or_else(|| generation_eos.first().copied());
         let pad = id("pad_token").or_else(|| ids(generation.get("pad_token_id")).first().copied());
 
-        // A post-processor adds special tokens, and may trim offsets, which the mask must not have: it is kept as
-        // what it adds.
+        // A post-processor adds special tokens, but may also trim offsets, which would falsify the mask: only the tokens
+        // it adds are kept.
         let post = tokenizer.get_post_processor().cloned();
         tokenizer.with_post_processor(None::<PostProcessorWrapper>);
         let (mut prefix, mut suffix) = frame(&tokenizer, post.as_ref()).map_err(wrong)?;
@@ -130,7 +129,7 @@ impl TextTokenizer {
             .keys()
             .map(|id| *id as usize + 1)
             .fold(tokenizer.get_vocab_size(false), usize::max);
-        // Some tokenizers add runs of spaces: those end no turn.
+        // Some tokenizers add runs of spaces, which never end a turn.
         let mut added: Vec<String> = added
             .into_values()
             .map(|token| token.content)
@@ -159,18 +158,18 @@ impl TextTokenizer {
         })
     }
 
-    /// Tokens of a text, without any special token added; special tokens written in the text are recognised.
+    /// Tokens of a text, without added special tokens; special tokens written in the text are recognized.
     ///
     /// # Errors
-    /// A failure of the tokenizer.
+    /// The tokenizer fails.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
         Ok(self.encoded(text).map_err(DataError::Tokenizer)?.ids)
     }
 
-    /// Tokens of a document, as `tokenizer(text)` has them: with the special tokens the tokenizer adds.
+    /// Tokens of a document as from transformers' `tokenizer(text)`: with the special tokens the tokenizer adds.
     ///
     /// # Errors
-    /// A failure of the tokenizer.
+    /// The tokenizer fails.
     pub fn encode_document(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let body = self.encode(text)?;
         Ok([&self.prefix, &body, &self.suffix].into_iter().flatten().copied().collect())
@@ -181,12 +180,12 @@ impl TextTokenizer {
         Ok(Encoded { ids: encoding.get_ids().to_vec(), offsets: encoding.get_offsets().to_vec() })
     }
 
-    /// What a document begins with.
+    /// Special tokens at the start of a document.
     pub(crate) fn prefix(&self) -> &[u32] {
         &self.prefix
     }
 
-    /// What a document ends with.
+    /// Special tokens at the end of a document.
     pub(crate) fn suffix(&self) -> &[u32] {
         &self.suffix
     }
@@ -194,19 +193,14 @@ impl TextTokenizer {
     /// The text of tokens.
     ///
     /// # Errors
-    /// A failure of the tokenizer.
+    /// The tokenizer fails.
     pub fn decode(&self, ids: &[u32], skip_special: bool) -> Result<String, DataError> {
         self.tokenizer
             .decode(ids, skip_special)
             .map_err(|error| DataError::Tokenizer(error.to_string()))
     }
 
-    /// A decoder that takes one token after the other and never emits half a character.
-    pub fn decode_stream(&self, skip_special: bool) -> StreamDecoder<'_> {
-        StreamDecoder::new(self, skip_special)
-    }
-
-    /// How many token ids there are: the highest and one.
+    /// Number of token ids: the highest plus one.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
@@ -221,7 +215,7 @@ impl TextTokenizer {
         self.tokenizer.id_to_token(id)
     }
 
-    /// The texts of the special tokens, in order: where content holds one, it becomes that token.
+    /// Texts of the special tokens, sorted. Content that contains one is tokenized as that token.
     pub fn special_tokens(&self) -> Vec<String> {
         let added = self.tokenizer.get_added_tokens_decoder().into_values();
         let mut texts: Vec<String> = added
@@ -232,17 +226,17 @@ impl TextTokenizer {
         texts
     }
 
-    /// The token that ends a text.
+    /// The end-of-text token.
     pub fn eos_id(&self) -> Option<u32> {
         self.eos
     }
 
-    /// The token that begins a text.
+    /// The beginning-of-text token.
     pub fn bos_id(&self) -> Option<u32> {
         self.bos
     }
 
-    /// The token that fills a batch.
+    /// The padding token.
     pub fn pad_id(&self) -> Option<u32> {
         self.pad
     }
@@ -255,16 +249,16 @@ impl TextTokenizer {
         self.files
     }
 
-    /// The files it was read from.
+    /// The files the tokenizer was read from.
     pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.files.iter()
     }
 
-    /// Whether a chat template may write the date, so that the same row gives other tokens another day.
-    pub(crate) fn asks_for_the_day(&self) -> bool {
-        const ASKS: &[u8] = b"strftime_now";
-        let asks = |bytes: &[u8]| bytes.windows(ASKS.len()).any(|part| part == ASKS);
-        self.files.iter().any(|(name, bytes)| name != TOKENIZER && asks(bytes))
+    /// Whether a chat template may use the date, so that a row's tokens depend on the day.
+    pub(crate) fn uses_date(&self) -> bool {
+        const FUNCTION: &[u8] = b"strftime_now";
+        let calls = |bytes: &[u8]| bytes.windows(FUNCTION.len()).any(|part| part == FUNCTION);
+        self.files.iter().any(|(name, bytes)| name != TOKENIZER && calls(bytes))
     }
 
     /// Whether conversations can be rendered.
@@ -272,10 +266,10 @@ impl TextTokenizer {
         self.templates.is_some()
     }
 
-    /// Renders a conversation as `apply_chat_template` does. `strftime_now` tells today's date.
+    /// Renders a conversation as transformers' `apply_chat_template` does. `strftime_now` returns today's date.
     ///
     /// # Errors
-    /// No template, or one that refuses the conversation.
+    /// No template, or one that rejects the conversation.
     pub fn render(
         &self,
         messages: &[Message],
@@ -285,10 +279,10 @@ impl TextTokenizer {
         self.render_on(messages, tools, add_generation_prompt, None)
     }
 
-    /// As [`TextTokenizer::render`], on a given day (`YYYY-MM-DD`).
+    /// As [`TextTokenizer::render`], with a given date (`YYYY-MM-DD`).
     ///
     /// # Errors
-    /// No template, one that refuses the conversation, or a date that is none.
+    /// No template, one that rejects the conversation, or an invalid date.
     pub fn render_on(
         &self,
         messages: &[Message],
@@ -301,21 +295,21 @@ impl TextTokenizer {
             .render(&values(messages), add_generation_prompt)
     }
 
-    /// Renders a whole conversation and tells which parts of the text are trained: the assistant's turns, from the
-    /// end of their header to the end of their end-of-turn mark.
+    /// Renders a whole conversation and determines the parts to train on: the assistant's turns, from the end of the
+    /// header to the end of the end-of-turn mark.
     ///
     /// # Errors
-    /// As [`TextTokenizer::render_on`], and a template that does not let the turns be told.
-    pub fn render_trained(
+    /// As [`TextTokenizer::render_on`], and a template whose turns can't be determined.
+    pub fn render_with_loss_spans(
         &self,
         messages: &[Message],
         tools: Option<&Value>,
         date: Option<&str>,
     ) -> Result<Rendered, TemplateError> {
-        self.templates()?.conversation(tools, date)?.render_trained(&values(messages), None)
+        self.templates()?.conversation(tools, date)?.render_with_loss_spans(&values(messages), None)
     }
 
-    /// As [`TextTokenizer::render_trained`], of the turns that are `chosen` (indices of messages) only.
+    /// As [`TextTokenizer::render_with_loss_spans`], only for the `chosen` turns (indices of messages).
     pub(crate) fn render_chosen(
         &self,
         messages: &[Message],
@@ -323,14 +317,16 @@ impl TextTokenizer {
         date: Option<&str>,
         chosen: &[usize],
     ) -> Result<Rendered, TemplateError> {
-        self.templates()?.conversation(tools, date)?.render_trained(&values(messages), Some(chosen))
+        self.templates()?
+            .conversation(tools, date)?
+            .render_with_loss_spans(&values(messages), Some(chosen))
     }
 
     fn templates(&self) -> Result<&ChatTemplates, TemplateError> {
         self.templates.as_ref().ok_or(TemplateError::Missing)
     }
 
-    /// Tokens that end a generation: those of `generation_config.json`, the end-of-text token, and what ends an
+    /// Tokens that stop generation: those of `generation_config.json`, the end-of-text token, and the token that ends an
     /// assistant's turn in the chat template.
     pub fn stop_ids(&self) -> BTreeSet<u32> {
         let mut stops: BTreeSet<u32> =
@@ -346,7 +342,7 @@ impl TextTokenizer {
         stops
     }
 
-    /// Writes back the files the tokenizer was read from, byte for byte. The folder is made if need be.
+    /// Writes the files the tokenizer was read from, unchanged. The folder is created if needed.
     ///
     /// # Errors
     /// A file that cannot be written.
@@ -355,7 +351,7 @@ impl TextTokenizer {
     }
 }
 
-/// Adds what the configuration names and `tokenizer.json` lacks.
+/// Adds the tokens that the configuration has and `tokenizer.json` lacks.
 fn add_tokens(
     tokenizer: &mut Tokenizer,
     config: &Map<String, Value>,
@@ -398,11 +394,11 @@ fn add_tokens(
             let got = got.map_or("none".to_owned(), |id| id.to_string());
             return Err(files.fault(
                 CONFIG,
-                format!("added_tokens_decoder: `{text}` should have id {id}, and tokenizer.json gives it {got}. The two files are of different models"),
+                format!("added_tokens_decoder: expected id {id} for `{text}`, found {got} in tokenizer.json. The two files belong to different models"),
             ));
         }
     }
-    // Special tokens by name: a token of the vocabulary becomes one that is recognised in text.
+    // Named special tokens: a token of the vocabulary becomes one that is recognized in text.
     let more = [config, map]
         .into_iter()
         .filter_map(|source| source.get("additional_special_tokens")?.as_array())
@@ -434,7 +430,7 @@ fn ids(value: Option<&Value>) -> Vec<u32> {
     }
 }
 
-/// What the post-processor sets around a single text.
+/// The special tokens that the post-processor adds before and after a text.
 fn frame(
     tokenizer: &Tokenizer,
     post: Option<&PostProcessorWrapper>,
@@ -447,11 +443,11 @@ fn frame(
     let framed = framed.get_ids();
     let at = (0..=framed.len().saturating_sub(count))
         .find(|at| framed[*at..].starts_with(&inner))
-        .ok_or("its post_processor changes more than the ends of a text")?;
+        .ok_or("its post_processor does more than adding tokens before and after a text")?;
     Ok((framed[..at].to_vec(), framed[at + count..].to_vec()))
 }
 
-/// The chat templates, by precedence: files before the configuration.
+/// The chat templates; files take precedence over the configuration.
 fn template_sources(
     files: &FileSet,
     config: &Map<String, Value>,

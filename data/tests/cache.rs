@@ -185,7 +185,7 @@ fn rows_at_fault_leave_no_file() {
     let without_template = tokenizer(&TOKENS, None);
     let (data, events) = place.load_with(&without_template);
     let error = data.unwrap_err().to_string();
-    assert!(error.contains("30 rows at fault") && error.contains("a.jsonl:1: "), "{error}");
+    assert!(error.contains("30 invalid rows") && error.contains("a.jsonl:1: "), "{error}");
     assert!(events.is_empty() && place.token_files().is_empty());
 }
 
@@ -210,7 +210,7 @@ fn what_the_template_refuses_is_skipped_and_told_as_any_other_fault() {
         let mut rejects = Rejects::new(OnError::Skip { limit: Some(4) }, Some(&out)).unwrap();
         let (data, events) = place.load_into(&tokenizer, &mut rejects);
         let told: Vec<String> =
-            rejects.finish().unwrap().told.iter().map(ToString::to_string).collect();
+            rejects.finish().unwrap().listed.iter().map(ToString::to_string).collect();
         let written = fs::read_to_string(&out).unwrap();
         fs::remove_file(&out).unwrap();
         (data.unwrap(), events, told, written)
@@ -223,7 +223,7 @@ fn what_the_template_refuses_is_skipped_and_told_as_any_other_fault() {
         .collect();
     assert_eq!(places, ["a.jsonl:1", "a.jsonl:5", "a.jsonl:9", "a.jsonl:32"]);
     assert!(
-        told[1].contains("the chat template refused the conversation: ")
+        told[1].contains("the chat template rejected the conversation: ")
             && told[1].contains("not q3")
     );
     let rows: Vec<serde_json::Value> =
@@ -240,8 +240,7 @@ fn what_the_template_refuses_is_skipped_and_told_as_any_other_fault() {
 
     // And they count towards the limit; and where they may not be skipped, they are an error.
     let limited = OnError::Skip { limit: Some(3) };
-    for (on_error, expected) in [(limited, "more than 3 rows"), (OnError::Fail, "4 rows at fault")]
-    {
+    for (on_error, expected) in [(limited, "more than 3 rows"), (OnError::Fail, "4 invalid rows")] {
         let mut rejects = Rejects::new(on_error, None).unwrap();
         let (data, events) = place.load_into(&tokenizer, &mut rejects);
         let error = data.unwrap_err().to_string();
@@ -269,7 +268,7 @@ fn files_into_memory_give_what_the_cache_gives() {
     // All faults are told at once, whichever kind they are of; and an empty file is told.
     let mut fail = Rejects::new(OnError::Fail, None).unwrap();
     let error = Dataset::of_files(data, &mut fail).unwrap_err().to_string();
-    assert!(error.contains("4 rows at fault") && error.contains("not q7"), "{error}");
+    assert!(error.contains("4 invalid rows") && error.contains("not q7"), "{error}");
     let empty = place.dir.path().join("empty.jsonl");
     fs::write(&empty, "\n").unwrap();
     let files = &[place.files[1].clone(), empty][..];
@@ -297,7 +296,7 @@ fn token_files_are_listed_with_what_they_hold() {
     let listed = token_files(&place.folder()).unwrap();
     let paths: Vec<&Path> = listed.iter().map(|file| file.path.as_path()).collect();
     assert_eq!(paths, [&first_path, &second_path]);
-    let holds = listed[0].holds.as_ref().unwrap();
+    let holds = listed[0].content.as_ref().unwrap();
     assert_eq!((&holds.files, &holds.summary), (&place.files, &first.summary));
     assert_eq!(listed[0].bytes, fs::metadata(&first_path).unwrap().len());
     assert_eq!(listed[1].used, old);
@@ -306,7 +305,7 @@ fn token_files_are_listed_with_what_they_hold() {
     bytes[8] = 1;
     fs::write(&second_path, bytes).unwrap();
     let listed = token_files(&place.folder()).unwrap();
-    let why = listed.iter().find(|file| file.path == second_path).unwrap().holds.clone();
+    let why = listed.iter().find(|file| file.path == second_path).unwrap().content.clone();
     assert!(why.unwrap_err().contains("another version"));
     assert!(token_files(&place.dir.path().join("nowhere")).is_err());
 }

@@ -18,8 +18,8 @@ fn chat(turns: &[(&str, &str)]) -> Vec<Message> {
 }
 
 fn trained(tokenizer: &TextTokenizer, messages: &[Message]) -> Result<Vec<String>, TemplateError> {
-    let rendered = tokenizer.render_trained(messages, None, None)?;
-    Ok(rendered.trained.into_iter().map(|span| rendered.text[span].to_owned()).collect())
+    let rendered = tokenizer.render_with_loss_spans(messages, None, None)?;
+    Ok(rendered.loss_spans.into_iter().map(|span| rendered.text[span].to_owned()).collect())
 }
 
 /// Two exchanges whose words repeat, as they must not mislead.
@@ -177,13 +177,13 @@ fn generation_tags_are_followed_whatever_the_content_holds() {
         {% else %}\n<|im_start|>{{ say(m) }}\n{% endif %}\n{% endfor %}";
     let tokenizer_marked = tokenizer(&CHATML_TOKENS, Some(template));
     let messages = chat(&[("user", "\u{f0000}é"), ("assistant", "\u{f0001}ü\u{f0000}")]);
-    let rendered = tokenizer_marked.render_trained(&messages, None, None).unwrap();
+    let rendered = tokenizer_marked.render_with_loss_spans(&messages, None, None).unwrap();
     assert_eq!(
         rendered.text,
         "<|im_start|>\u{f0000}é<|im_end|>\n<|im_start|>a:\u{f0001}ü\u{f0000}<|im_end|>\n"
     );
     let parts: Vec<&str> =
-        rendered.trained.iter().map(|span| &rendered.text[span.clone()]).collect();
+        rendered.loss_spans.iter().map(|span| &rendered.text[span.clone()]).collect();
     assert_eq!(parts, ["\u{f0000}é<|im_end|>", "\u{f0001}ü\u{f0000}<|im_end|>"]);
     assert_eq!(tokenizer_marked.render(&messages, None, false).unwrap(), rendered.text);
 }
@@ -197,7 +197,7 @@ fn trained_on(tokenizer: &TextTokenizer, messages: Vec<Message>, train_on: Train
     let example = data.examples.get(0);
     let mut parts = Vec::new();
     let mut from = 0;
-    for run in example.trained.chunk_by(|a, b| a == b) {
+    for run in example.loss_mask.chunk_by(|a, b| a == b) {
         let ids = &example.ids[from..from + run.len()];
         from += run.len();
         if run[0] {

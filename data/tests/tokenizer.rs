@@ -56,7 +56,7 @@ fn documents_begin_and_end_as_the_configuration_says() {
         let rows = parse_rows(r#"{"text": "ab"}"#, "x", Format::Auto).unwrap();
         let made = example(&tokenizer, &rows[0], &ExampleOptions::default()).unwrap();
         assert!(tokenizer.decode(&made.ids, false).unwrap().ends_with("b</s>"));
-        assert!(made.trained.iter().all(|trained| *trained));
+        assert!(made.loss_mask.iter().all(|trained| *trained));
     }
 }
 
@@ -66,7 +66,7 @@ fn completions_are_trained_with_their_end_and_follow_the_template_if_there_is_on
     let options = ExampleOptions::default();
     let plain = tokenizer(&TOKENS, None);
     let made = example(&plain, &rows[0], &options).unwrap();
-    assert_eq!(text_of(&plain, &made.ids, &made.trained), "🔥</s>");
+    assert_eq!(text_of(&plain, &made.ids, &made.loss_mask), "🔥</s>");
     assert_eq!(preview(&made, &plain, false), "p🔥⟦🔥</s>⟧");
 
     let templated = tokenizer(&TOKENS, Some(TEMPLATE));
@@ -92,7 +92,7 @@ fn truncation_keeps_the_first_tokens_and_counts_what_it_drops() {
     assert_eq!((summary.tokens, summary.supervised_tokens, summary.longest), (7, 5, 4));
     assert_eq!(
         summary.to_string(),
-        "2 examples, 7 tokens, 5 of them supervised, longest 4; 1 truncated; 1 dropped for want of a target (1 of them by truncation)"
+        "2 examples, 7 tokens, 5 trained on, longest 4; 1 truncated; 1 dropped without supervised tokens (1 of them truncated)"
     );
     assert_eq!(data.examples.source(0).to_string(), "rows:2");
     let error = Dataset::build(&rows[..1], &tokenizer, &options(2)).unwrap_err().to_string();

@@ -58,7 +58,7 @@ fn marked() -> ExampleOptions {
 /// What is trained, as text, and what it counts.
 fn told(example: &Example, tokenizer: &TextTokenizer) -> Vec<(String, f32)> {
     let weight = |at: usize| example.weights.get(at).copied().unwrap_or(1.0);
-    let trained: Vec<usize> = (0..example.ids.len()).filter(|at| example.trained[*at]).collect();
+    let trained: Vec<usize> = (0..example.ids.len()).filter(|at| example.loss_mask[*at]).collect();
     let runs = trained.chunk_by(|a, b| a + 1 == *b && weight(*a) == weight(*b));
     runs.map(|run| {
         let ids: Vec<u32> = run.iter().map(|at| example.ids[*at]).collect();

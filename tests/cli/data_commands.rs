@@ -129,7 +129,7 @@ fn a_run_reads_custom_fields_and_skips_invalid_rows() {
 
     place.write("run.toml", config("on_error = 'skip'\nmax_errors = 0"));
     let told = stderr(&place.run("train run.toml --dry-run --backend flex"));
-    assert!(told.contains("more than 0 rows at fault"), "{told}");
+    assert!(told.contains("more than 0 invalid rows"), "{told}");
     place.write("run.toml", config(""));
     let told = stderr(&place.run("train run.toml --dry-run --backend flex"));
     assert!(told.contains("a.jsonl:5: column 2: not JSON"), "{told}");
@@ -207,7 +207,7 @@ fn rows_refused_by_the_template_are_skipped_and_reported_again_from_the_cache() 
     let train = "train --model model --data rows.jsonl --backend flex --dry-run";
     let refused = place.run(train);
     assert_eq!(refused.status.code(), Some(1));
-    assert!(stderr(&refused).contains("2 rows at fault"), "{}", stderr(&refused));
+    assert!(stderr(&refused).contains("2 invalid rows"), "{}", stderr(&refused));
     let skip = format!(
         "{train} --set data.on_error=skip --set data.rejects=rejects.jsonl --set data.cache_dir=cache"
     );

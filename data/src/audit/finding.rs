@@ -1,116 +1,77 @@
-//! What an audit looks for, and from how much of it on it fails.
+//! The findings of an audit, and the limits from which it fails.
 
 use std::fmt;
 use std::str::FromStr;
 
+use clap::ValueEnum;
+use serde::Serialize;
+
+use crate::choice;
 use crate::error::DataError;
-use crate::nearest::nearest;
 
-/// Something that an audit counts rows of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+/// A problem of a row that an audit counts, in the order of the report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Finding {
-    /// It cannot be read as a row.
+    /// Cannot be read as a row
     Unreadable,
-    /// It cannot be written with the chat template.
+    /// Cannot be rendered with the chat template
     Unusable,
-    /// It is longer than the greatest length.
+    /// Longer than the maximum length
     Truncated,
-    /// Nothing of it is trained.
+    /// No token is trained on
     AllMasked,
-    /// A trained part that is whole does not end in an end mark: the model would not learn to stop.
+    /// A part that is trained on does not end with an end token: the model would not learn to stop
     WithoutEndMark,
-    /// It begins with the beginning-of-text token twice.
+    /// Starts with two beginning-of-text tokens
     DoubledBos,
-    /// Its content holds the text of a special token.
+    /// The content contains the text of a special token
     SpecialTokens,
-    /// A message, prompt or completion is empty.
+    /// An empty message, prompt or completion
     Empty,
-    /// Fewer tokens are trained than the least number.
+    /// Fewer supervised tokens than the minimum
     TooShort,
-    /// Its content has occurred before.
+    /// Same content as an earlier row
     ExactDuplicate,
-    /// Content much like its own has occurred before.
+    /// Content similar to an earlier row
     NearDuplicate,
-    /// The answer breaks off in mid-sentence.
+    /// The answer ends in mid-sentence
     CutOff,
-    /// It has at least two HTML tags or entities outside of code.
+    /// Two or more HTML tags or entities outside of code
     Html,
-    /// It consists of addresses to 30 % or more, or has ten.
+    /// Ten URLs in a text, or two or more that make up 30 % of it
     Urls,
-    /// UTF-8 was read as another encoding, or replacement characters.
+    /// UTF-8 decoded with another encoding, or replacement characters
     Mojibake,
-}
-
-impl Finding {
-    /// All of them, in the order of a report.
-    pub const ALL: [Self; 15] = [
-        Self::Unreadable,
-        Self::Unusable,
-        Self::Truncated,
-        Self::AllMasked,
-        Self::WithoutEndMark,
-        Self::DoubledBos,
-        Self::SpecialTokens,
-        Self::Empty,
-        Self::TooShort,
-        Self::ExactDuplicate,
-        Self::NearDuplicate,
-        Self::CutOff,
-        Self::Html,
-        Self::Urls,
-        Self::Mojibake,
-    ];
-
-    /// Its name, as a command line has it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Unreadable => "unreadable",
-            Self::Unusable => "unusable",
-            Self::Truncated => "truncated",
-            Self::AllMasked => "all-masked",
-            Self::WithoutEndMark => "without-end-mark",
-            Self::DoubledBos => "doubled-bos",
-            Self::SpecialTokens => "special-tokens",
-            Self::Empty => "empty",
-            Self::TooShort => "too-short",
-            Self::ExactDuplicate => "exact-duplicate",
-            Self::NearDuplicate => "near-duplicate",
-            Self::CutOff => "cut-off",
-            Self::Html => "html",
-            Self::Urls => "urls",
-            Self::Mojibake => "mojibake",
-        }
-    }
 }
 
 impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+        f.pad(&choice::name(self))
     }
 }
 
-/// From how much of a finding on an audit fails: `truncated` (a single row), `truncated=10` (more than ten rows),
-/// `truncated=5%` (more than 5 % of the rows).
+/// A limit from which an audit fails: `truncated` (any row), `truncated=10` (more than ten rows), `truncated=5%` (more
+/// than 5 % of the rows).
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct FailOn {
     /// The finding.
     pub finding: Finding,
-    /// How much of it is allowed.
+    /// The rows that are allowed.
     pub allowed: Allowed,
 }
 
-/// How much of a finding is allowed.
+/// The rows with a finding that are allowed.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Allowed {
-    /// So many rows.
+    /// This number of rows.
     Rows(u64),
     /// This share of all rows, 0 to 1.
     Share(f64),
 }
 
 impl FailOn {
-    /// What fails if nothing else is said: what can't be read or written, and what teaches nothing or the wrong thing
-    /// whatever the data is.
+    /// The default: rows that can't be read or rendered, and rows that are useless or harmful in any data set.
     pub const DEFAULT: [Self; 5] = [
         Self::any(Finding::Unreadable),
         Self::any(Finding::Unusable),
@@ -123,7 +84,7 @@ impl FailOn {
         Self { finding, allowed: Allowed::Rows(0) }
     }
 
-    /// Whether `count` rows of `rows` are more than is allowed.
+    /// Whether `count` of `rows` rows exceed the limit.
     pub fn fails(&self, count: u64, rows: u64) -> bool {
         match self.allowed {
             Allowed::Rows(allowed) => count > allowed,
@@ -147,16 +108,7 @@ impl FromStr for FailOn {
 
     fn from_str(text: &str) -> Result<Self, DataError> {
         let (name, allowed) = text.split_once('=').unwrap_or((text, "0"));
-        let finding = Finding::ALL.into_iter().find(|finding| finding.name() == name);
-        let wrong = |expected: &str, found: &str, nearest| DataError::Setting {
-            key: "fail-on".into(),
-            expected: expected.into(),
-            found: found.into(),
-            nearest,
-        };
-        let names = Finding::ALL.map(Finding::name);
-        let finding =
-            finding.ok_or_else(|| wrong(&names.join(", "), name, nearest(name, names)))?;
+        let finding = choice::parse("fail-on", name)?;
         let allowed = match allowed.strip_suffix('%') {
             Some(percent) => percent
                 .parse::<f64>()
@@ -165,8 +117,13 @@ impl FromStr for FailOn {
                 .map(|percent| Allowed::Share(percent / 100.0)),
             None => allowed.parse().ok().map(Allowed::Rows),
         };
-        let expected = "a number of rows or a percentage, as in truncated=10 or truncated=5%";
-        Ok(Self { finding, allowed: allowed.ok_or_else(|| wrong(expected, text, None))? })
+        let allowed = allowed.ok_or_else(|| DataError::Setting {
+            key: "fail-on".into(),
+            expected: "a number of rows or a percentage, as in truncated=10 or truncated=5%".into(),
+            found: text.into(),
+            nearest: None,
+        })?;
+        Ok(Self { finding, allowed })
     }
 }
 
@@ -175,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_read_and_applied() {
+    fn limits_are_parsed_and_applied() {
         let fails = |text: &str, count, rows| text.parse::<FailOn>().unwrap().fails(count, rows);
         assert!(fails("truncated", 1, 1000) && !fails("truncated", 0, 1000));
         assert!(fails("near-duplicate=2", 3, 4) && !fails("near-duplicate=2", 2, 4));
@@ -183,13 +140,13 @@ mod tests {
         for text in ["truncated", "html=3", "urls=2.5%"] {
             assert_eq!(text.parse::<FailOn>().unwrap().to_string(), text);
         }
-        for (wrong, said) in [
+        for (wrong, expected) in [
             ("trunctated", "Did you mean `truncated`?"),
             ("html=x", "percentage"),
             ("html=-1%", "%"),
         ] {
             let error = wrong.parse::<FailOn>().unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
+            assert!(error.contains(expected), "{error}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What an audit found.
+//! The report of an audit.
 
 use std::collections::BTreeMap;
 
@@ -7,95 +7,95 @@ use serde::Serialize;
 use super::finding::{FailOn, Finding};
 use crate::example::Example;
 
-/// What an audit found. Serializes as the JSON object that `emberlm data check --json` prints.
+/// The report of an audit. Serializes as the JSON object that `emberlm data check --json` prints.
 #[derive(Debug, Clone, Serialize)]
 pub struct AuditReport {
-    /// Rows, readable or not.
+    /// Rows, including invalid ones.
     pub rows: u64,
     /// Rows that make an example.
     pub examples: u64,
-    /// Tokens of the examples, cut at the greatest length.
+    /// Tokens of the examples, after truncation.
     pub tokens: u64,
-    /// Targets among them.
+    /// Supervised tokens among them.
     pub supervised_tokens: u64,
     /// `supervised_tokens / tokens`
     pub supervised_share: f64,
-    /// Per finding, in a fixed order, all of them.
+    /// All findings, in a fixed order.
     pub findings: Vec<Count>,
-    /// Rows and tokens by the keys the rows have.
-    pub kinds: BTreeMap<&'static str, Kind>,
-    /// Lengths of the examples in tokens, before they are cut.
+    /// Rows and tokens by format.
+    pub kinds: BTreeMap<String, Kind>,
+    /// Lengths of the examples in tokens, before truncation.
     pub lengths: Lengths,
-    /// The first rows at fault, in full.
+    /// The first invalid rows.
     pub faults: Vec<String>,
     /// The first examples.
     #[serde(skip)]
     pub shown: Vec<Example>,
 }
 
-/// How many rows there are of a finding.
+/// The rows with a finding.
 #[derive(Debug, Clone, Serialize)]
 pub struct Count {
-    /// Its name.
-    pub finding: &'static str,
-    /// Rows.
+    /// The finding.
+    pub finding: Finding,
+    /// Number of rows.
     pub rows: u64,
     /// Share of all rows.
     pub share: f64,
-    /// Where the first of them stand.
+    /// Files and lines of the first of them.
     pub first: Vec<String>,
 }
 
-/// Rows of one kind.
+/// Rows of one format.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Kind {
     /// Rows that make an example.
     pub rows: u64,
     /// Their tokens.
     pub tokens: u64,
-    /// Targets among them.
+    /// Supervised tokens among them.
     pub supervised_tokens: u64,
 }
 
 /// Lengths in tokens.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Lengths {
-    /// The least.
+    /// The minimum.
     pub min: u64,
     /// The mean.
     pub mean: f64,
-    /// Half are at most so long.
+    /// The median.
     pub p50: u64,
-    /// 90 % are at most so long.
+    /// The 90th percentile.
     pub p90: u64,
-    /// 95 % are at most so long.
+    /// The 95th percentile.
     pub p95: u64,
-    /// 99 % are at most so long.
+    /// The 99th percentile.
     pub p99: u64,
-    /// The greatest.
+    /// The maximum.
     pub max: u64,
-    /// Numbers by powers of two, without the empty ends.
+    /// Counts in bins of powers of two, without empty bins at the ends.
     pub histogram: Vec<Bin>,
 }
 
-/// Lengths from `from` to `to`, both included.
+/// A bin of the histogram.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Bin {
-    /// The least length.
+    /// The smallest length.
     pub from: u64,
-    /// The greatest.
+    /// The greatest length (inclusive).
     pub to: u64,
-    /// How many examples have one of them.
+    /// Number of examples.
     pub count: u64,
 }
 
 impl AuditReport {
-    /// Rows of a finding.
+    /// Number of rows with a finding.
     pub fn count(&self, finding: Finding) -> u64 {
-        self.findings.iter().find(|count| count.finding == finding.name()).map_or(0, |c| c.rows)
+        self.findings.iter().find(|count| count.finding == finding).map_or(0, |c| c.rows)
     }
 
-    /// Those of the limits that are exceeded.
+    /// The limits that are exceeded.
     pub fn failures<'a>(&self, limits: &'a [FailOn]) -> Vec<&'a FailOn> {
         limits.iter().filter(|limit| limit.fails(self.count(limit.finding), self.rows)).collect()
     }
@@ -109,7 +109,7 @@ impl Lengths {
         else {
             return Self::default();
         };
-        // The nearest rank: the least length that so large a share is not longer than.
+        // Nearest-rank percentile.
         let quantile = |percent: u64| {
             let rank = (total * percent).div_ceil(100).max(1);
             let mut below = 0;
@@ -145,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lengths_are_summed_up() {
+    fn lengths_are_summarized() {
         let lengths = Lengths::of(&(1..=100).map(|n| (n, 1)).collect());
         assert_eq!(
             (lengths.min, lengths.p50, lengths.p90, lengths.p99, lengths.max),

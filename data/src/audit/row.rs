@@ -1,47 +1,63 @@
-//! What can be said of one row by itself.
+//! Checking a single row.
 
-use super::Judge;
+use std::collections::BTreeSet;
+
+use aho_corasick::AhoCorasick;
+
 use super::finding::Finding;
+use super::options::AuditOptions;
 use crate::error::Fault;
 use crate::example::{Example, ExampleOptions, build};
+use crate::format::Format;
+use crate::location::Source;
 use crate::near::{Part, Signature, signature};
-use crate::row::{Row, Source, SourcedRow};
+use crate::row::{Row, SourcedRow};
 use crate::source::Read;
 use crate::text::quality::{cut_off, html_marks, mojibake, urls};
+use crate::tokenizer::TextTokenizer;
 
-/// What was found out about a row.
-pub(super) struct Facts {
+/// The results of checking a row.
+pub(super) struct RowReport {
     pub(super) source: Source,
     pub(super) findings: Vec<Finding>,
     pub(super) fault: Option<String>,
-    pub(super) kind: &'static str,
+    pub(super) format: Format,
     pub(super) size: Option<Size>,
     pub(super) hash: Option<[u64; 2]>,
     pub(super) signature: Option<Box<Signature>>,
     pub(super) example: Option<Example>,
 }
 
-/// Tokens of an example.
+/// Token counts of an example.
 pub(super) struct Size {
-    /// Before it is cut.
+    /// Length before truncation.
     pub(super) length: u64,
-    /// After it.
+    /// Length after truncation.
     pub(super) tokens: u64,
     pub(super) supervised: u64,
 }
 
-impl Judge<'_> {
-    pub(super) fn facts(&self, row: &Read, keep: bool) -> Facts {
+/// Checks rows one by one.
+pub(super) struct RowChecker<'a> {
+    pub(super) tokenizer: &'a TextTokenizer,
+    pub(super) options: &'a AuditOptions,
+    pub(super) specials: AhoCorasick,
+    pub(super) stops: BTreeSet<u32>,
+}
+
+impl RowChecker<'_> {
+    /// `keep`: whether the report keeps the example.
+    pub(super) fn check(&self, row: &Read, keep: bool) -> RowReport {
         let (row, format) = match row {
             Ok((row, format, _)) => (row, format),
             Err(fault) => return unreadable(fault),
         };
         let mut findings = self.of_text(&row.row);
-        let mut facts = Facts {
+        let mut report = RowReport {
             source: row.source.clone(),
             findings: Vec::new(),
             fault: None,
-            kind: format.name(),
+            format: *format,
             size: None,
             hash: Some(Part::Row.hash(&row.row)),
             signature: None,
@@ -49,38 +65,38 @@ impl Judge<'_> {
         };
         if self.options.near.is_some() {
             let text = Part::Row.text(&row.row);
-            facts.signature = signature(&text, self.options.ngram).map(Box::new);
+            report.signature = signature(&text, self.options.ngram).map(Box::new);
         }
         match self.example(row) {
             Err(fault) => {
                 findings.push(Finding::Unusable);
-                facts.fault = Some(fault.to_string());
+                report.fault = Some(fault.to_string());
             }
             Ok((example, length)) => {
                 let supervised = example.supervised();
                 findings.extend(self.of_tokens(&example, supervised));
-                facts.size = Some(Size {
+                report.size = Some(Size {
                     length: length as u64,
                     tokens: example.ids.len() as u64,
                     supervised: supervised as u64,
                 });
-                facts.example = Some(example).filter(|_| keep);
+                report.example = Some(example).filter(|_| keep);
             }
         }
-        facts.findings = findings;
-        facts
+        report.findings = findings;
+        report
     }
 
-    /// The example as it is trained, and its length before it was cut.
+    /// The example and its length before truncation.
     fn example(&self, row: &SourcedRow) -> Result<(Example, usize), Fault> {
         let options = &self.options.example;
-        let made = |options: &ExampleOptions| {
+        let built = |options: &ExampleOptions| {
             build(self.tokenizer, row, options)
                 .map_err(|cause| Fault::new(row.source.clone(), cause))
         };
-        let example = made(options)?;
+        let example = built(options)?;
         let length = if example.truncated {
-            made(&ExampleOptions { max_length: None, ..options.clone() })?.ids.len()
+            built(&ExampleOptions { max_length: None, ..options.clone() })?.ids.len()
         } else {
             example.ids.len()
         };
@@ -98,12 +114,12 @@ impl Judge<'_> {
             findings.push(Finding::TooShort);
         }
         let mut end = 0;
-        let endless = example.trained.chunk_by(|a, b| a == b).any(|run| {
+        let unended = example.loss_mask.chunk_by(|a, b| a == b).any(|run| {
             end += run.len();
-            let cut = example.truncated && end == example.ids.len();
-            run[0] && !cut && !self.stops.contains(&example.ids[end - 1])
+            let truncated = example.truncated && end == example.ids.len();
+            run[0] && !truncated && !self.stops.contains(&example.ids[end - 1])
         });
-        if endless {
+        if unended {
             findings.push(Finding::WithoutEndMark);
         }
         let bos = self.tokenizer.bos_id();
@@ -126,20 +142,20 @@ impl Judge<'_> {
             (Finding::Empty, is_empty(row)),
             (Finding::CutOff, cut_off(last)),
             (Finding::Html, any(&|text| html_marks(text) >= 2)),
-            (Finding::Urls, any(&is_url_heap)),
+            (Finding::Urls, any(&is_mostly_urls)),
             (Finding::Mojibake, any(&|text| mojibake(text) > 0)),
         ];
         found.into_iter().filter(|(_, found)| *found).map(|(finding, _)| finding).collect()
     }
 }
 
-/// A text of addresses.
-pub(crate) fn is_url_heap(text: &str) -> bool {
+/// Whether a text has ten URLs, or two or more that make up 30 % of it.
+pub(crate) fn is_mostly_urls(text: &str) -> bool {
     let (count, share) = urls(text);
     count >= 10 || (count >= 2 && share >= 0.3)
 }
 
-/// Whether a message, the prompt or the completion is empty; a call of a tool needs no text.
+/// Whether a message, the prompt or the completion is empty. Tool calls need no text.
 pub(crate) fn is_empty(row: &Row) -> bool {
     match row {
         Row::Text(text) => text.trim().is_empty(),
@@ -154,12 +170,12 @@ pub(crate) fn is_empty(row: &Row) -> bool {
     }
 }
 
-fn unreadable(fault: &Fault) -> Facts {
-    Facts {
+fn unreadable(fault: &Fault) -> RowReport {
+    RowReport {
         source: fault.source_row.clone(),
         findings: vec![Finding::Unreadable],
         fault: Some(fault.to_string()),
-        kind: "unreadable",
+        format: Format::Auto,
         size: None,
         hash: None,
         signature: None,

@@ -11,26 +11,27 @@ pub use rule::{Rule, pattern};
 
 use crate::error::DataError;
 use crate::example::{ExampleOptions, build};
+use crate::location::Source;
 use crate::near::{ExactIndex, NearIndex, Part, Places, Signature, signature};
 use crate::output::LineWriter;
-use crate::row::{Source, SourcedRow};
-use crate::source::{Read, ReadOptions, for_each_batch, reject};
+use crate::row::SourcedRow;
+use crate::source::{Read, ReadOptions, for_each_batch, reject_line};
 use crate::tokenizer::TextTokenizer;
 
-/// How rows are cleaned.
+/// Options of cleaning.
 #[derive(Debug, Clone)]
 pub struct CleanOptions {
-    /// The rules, in the order in which they are tried: a row counts for the first that it does not meet.
+    /// The rules, in the order in which they are checked: a row is counted for the first that it breaks.
     pub rules: Vec<Rule>,
-    /// Whether rows whose content has occurred before go.
+    /// Whether exact duplicates are removed.
     pub exact: bool,
-    /// Similarity from which rows count as near-duplicates, 0 < s ≤ 1, and go; `None`: they stay.
+    /// Minimum similarity of near-duplicates, which are removed, 0 < s ≤ 1; `None`: they are kept.
     pub near: Option<f64>,
-    /// Words of the sequences that are compared.
+    /// Words of the n-grams that are compared.
     pub ngram: usize,
-    /// By which part duplicates are told.
+    /// The part of the rows that is compared.
     pub part: Part,
-    /// How examples are made, for rules on tokens.
+    /// How examples are built, for rules on tokens.
     pub example: ExampleOptions,
 }
 
@@ -47,25 +48,25 @@ impl Default for CleanOptions {
     }
 }
 
-/// What was kept and what was not.
+/// The report of cleaning.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct CleanReport {
     /// Rows that were read.
     pub rows: u64,
     /// Rows that were kept.
     pub kept: u64,
-    /// Rows that were not.
+    /// Rows that were removed.
     pub rejected: u64,
-    /// Per rule, in the order in which they are tried, all of them.
+    /// All rules, in the order in which they are checked.
     pub rules: Vec<RuleCount>,
 }
 
-/// Rows that did not meet a rule.
+/// Rows that a rule removed.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct RuleCount {
     /// The rule's name.
     pub rule: String,
-    /// Rows.
+    /// Number of rows.
     pub rows: u64,
 }
 
@@ -74,12 +75,11 @@ const UNUSABLE: &str = "unusable";
 const EXACT: &str = "exact-duplicate";
 const NEAR: &str = "near-duplicate";
 
-/// Cleans files: the rows that are kept go to `out` as they are (one JSON object a line), the others to `rejects` with
-/// `file`, `line`, `rule`, `reason` and `row`. The tokenizer is asked only for rules on tokens.
+/// Cleans files: rows that are kept are written to `out` unchanged (one JSON object per line), the others to `rejects`
+/// with `file`, `line`, `rule`, `reason` and `row`. The tokenizer is used only for rules on tokens.
 ///
 /// # Errors
-/// A file that cannot be opened or written; no row at all; a rule on tokens without a tokenizer; a file that breaks
-/// off.
+/// A file that cannot be opened or written; no rows; a rule on tokens without a tokenizer; a truncated file.
 pub fn clean(
     files: &[PathBuf],
     read: &ReadOptions,
@@ -92,13 +92,13 @@ pub fn clean(
     if needs_tokens && tokenizer.is_none() {
         return Err(DataError::Setting {
             key: "model".into(),
-            expected: "a tokenizer's folder: a rule counts tokens".into(),
+            expected: "a folder with a tokenizer, as a rule counts tokens".into(),
             found: "none".into(),
             nearest: None,
         });
     }
     let mut cleaner = Cleaner {
-        judge: Judge { options, tokenizer: tokenizer.filter(|_| needs_tokens) },
+        checker: RowChecker { options, tokenizer: tokenizer.filter(|_| needs_tokens) },
         exact: ExactIndex::default(),
         near: options.near.map(NearIndex::new),
         places: Places::default(),
@@ -116,18 +116,18 @@ pub fn clean(
     Ok(report)
 }
 
-struct Judge<'a> {
+struct RowChecker<'a> {
     options: &'a CleanOptions,
     tokenizer: Option<&'a TextTokenizer>,
 }
 
-/// What is known of a row before it is compared with others.
+/// The result of checking a row before it is compared with others.
 enum Verdict {
-    Against { rule: String, reason: String },
+    Rejected { rule: String, reason: String },
     Compare { hash: [u64; 2], signature: Option<Box<Signature>> },
 }
 
-impl Judge<'_> {
+impl RowChecker<'_> {
     fn verdict(&self, row: &SourcedRow) -> Verdict {
         let tokens = match self.tokenizer.map(|tokenizer| {
             let options = ExampleOptions { max_length: None, ..self.options.example.clone() };
@@ -136,12 +136,12 @@ impl Judge<'_> {
             None => None,
             Some(Ok(example)) => Some(example.ids.len()),
             Some(Err(cause)) => {
-                return Verdict::Against { rule: UNUSABLE.into(), reason: cause.to_string() };
+                return Verdict::Rejected { rule: UNUSABLE.into(), reason: cause.to_string() };
             }
         };
         for (at, rule) in self.options.rules.iter().enumerate() {
-            if let Some(reason) = rule.against(&row.row, tokens) {
-                return Verdict::Against { rule: shown(&self.options.rules, at), reason };
+            if let Some(reason) = rule.violation(&row.row, tokens) {
+                return Verdict::Rejected { rule: shown(&self.options.rules, at), reason };
             }
         }
         let near = self.options.near.is_some();
@@ -153,7 +153,7 @@ impl Judge<'_> {
     }
 }
 
-/// A rule's name; where several patterns have the same, with its number.
+/// A rule's name, with a number if several rules have the same name.
 fn shown(rules: &[Rule], at: usize) -> String {
     let name = rules[at].name();
     let alike = |rule: &&Rule| rule.name() == name;
@@ -164,7 +164,7 @@ fn shown(rules: &[Rule], at: usize) -> String {
 }
 
 struct Cleaner<'a> {
-    judge: Judge<'a>,
+    checker: RowChecker<'a>,
     exact: ExactIndex,
     near: Option<NearIndex>,
     places: Places,
@@ -175,26 +175,23 @@ struct Cleaner<'a> {
 
 impl Cleaner<'_> {
     fn take(&mut self, batch: Vec<Read>) -> Result<(), DataError> {
-        let judge = &self.judge;
-        let judged: Vec<_> = batch
+        let checker = &self.checker;
+        let checked: Vec<_> = batch
             .into_par_iter()
             .map(|read| {
-                read.map(|(row, _, record)| (judge.verdict(&row), row.source, record.json_line()))
+                read.map(|(row, _, record)| (checker.verdict(&row), row.source, record.json_line()))
             })
             .collect();
-        for row in judged {
+        for row in checked {
             match row {
                 Err(fault) if fault.ends_file() => {
-                    return Err(DataError::Faults(crate::error::Faults {
-                        told: vec![fault],
-                        untold: 0,
-                    }));
+                    return Err(DataError::Faults(fault.into()));
                 }
                 Err(fault) => {
                     let (source, text) = (&fault.source_row, fault.text.as_deref());
                     self.reject(source, UNREADABLE, &fault.cause.to_string(), text)?;
                 }
-                Ok((Verdict::Against { rule, reason }, source, line)) => {
+                Ok((Verdict::Rejected { rule, reason }, source, line)) => {
                     self.reject(&source, &rule, &reason, Some(&line))?;
                 }
                 Ok((Verdict::Compare { hash, signature }, source, line)) => {
@@ -208,7 +205,7 @@ impl Cleaner<'_> {
         Ok(())
     }
 
-    /// Of which earlier row this is a duplicate.
+    /// The rule and reason if the row is a duplicate of an earlier one.
     fn duplicate(
         &mut self,
         source: &Source,
@@ -219,13 +216,13 @@ impl Cleaner<'_> {
         let earlier = |places: &Places, number| {
             places.get(number).map(|source| source.to_string()).unwrap_or_default()
         };
-        if self.judge.options.exact
+        if self.checker.options.exact
             && let Some(first) = self.exact.find_or_insert(hash, number)
         {
-            return Some((EXACT, format!("as {}", earlier(&self.places, first))));
+            return Some((EXACT, format!("same as {}", earlier(&self.places, first))));
         }
-        let (first, alike) = self.near.as_mut()?.find_or_insert(signature?, number)?;
-        Some((NEAR, format!("like {}, {alike:.2}", earlier(&self.places, first))))
+        let (first, similarity) = self.near.as_mut()?.find_or_insert(signature?, number)?;
+        Some((NEAR, format!("similar to {}, {similarity:.2}", earlier(&self.places, first))))
     }
 
     fn reject(
@@ -236,7 +233,7 @@ impl Cleaner<'_> {
         row: Option<&str>,
     ) -> Result<(), DataError> {
         self.counts.add(rule);
-        let mut line = reject(source, reason, row);
+        let mut line = reject_line(source, reason, row);
         if let Some(object) = line.as_object_mut() {
             object.shift_insert(2, "rule".into(), rule.into());
         }

@@ -1,28 +1,28 @@
-//! Rules by which rows are kept or not.
+//! The rules of cleaning.
 
 use regex::Regex;
 
-use crate::audit::{is_empty, is_url_heap};
+use crate::audit::{is_empty, is_mostly_urls};
 use crate::error::DataError;
 use crate::near::Part;
 use crate::row::Row;
 use crate::text::language::Languages;
 use crate::text::quality::{cut_off, garbage, html_marks, mojibake, repetition};
 
-/// A rule that a row must meet to be kept. Lengths are in characters, of the row's texts without roles.
+/// A rule that a row must satisfy to be kept. Characters are counted in the row's texts without roles.
 #[derive(Debug, Clone)]
 pub enum Rule {
     /// No message, prompt or completion is empty.
     Empty,
-    /// The row has at least so many characters.
+    /// Minimum characters of the row.
     MinChars(usize),
-    /// The row has at most so many characters.
+    /// Maximum characters of the row.
     MaxChars(usize),
-    /// The answer has at least so many characters.
+    /// Minimum characters of the answer.
     MinAnswerChars(usize),
-    /// The example has at least so many tokens.
+    /// Minimum tokens of the example.
     MinTokens(usize),
-    /// The example has at most so many tokens.
+    /// Maximum tokens of the example.
     MaxTokens(usize),
     /// No text of the row matches.
     Drop(Regex),
@@ -30,15 +30,15 @@ pub enum Rule {
     Keep(Regex),
     /// At most one HTML tag or entity in a text, outside of code.
     Html,
-    /// No text of addresses.
+    /// No text that is mostly URLs.
     Urls,
-    /// No text read in a wrong encoding, and no more than 1 % of characters that are no text.
+    /// No text decoded with a wrong encoding, and at most 1 % control, private-use and replacement characters.
     Garbage,
-    /// The answer does not break off in mid-sentence.
+    /// The answer does not end in mid-sentence.
     CutOff,
-    /// At most this share of a text's three-word sequences has occurred in it before.
+    /// Maximum share of repeated three-word sequences in a text.
     Repetition(f64),
-    /// At least this share of the row's letters stands in one of the languages.
+    /// Minimum share of the row's letters in one of the languages.
     Language {
         /// The languages.
         languages: Languages,
@@ -48,7 +48,7 @@ pub enum Rule {
 }
 
 impl Rule {
-    /// Its name in a report.
+    /// The name in a report.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Empty => "empty",
@@ -68,13 +68,13 @@ impl Rule {
         }
     }
 
-    /// Whether it needs the example's tokens.
+    /// Whether the rule counts tokens.
     pub(super) fn needs_tokens(&self) -> bool {
         matches!(self, Self::MinTokens(_) | Self::MaxTokens(_))
     }
 
-    /// Why the row does not meet the rule. `tokens`: of its example.
-    pub(super) fn against(&self, row: &Row, tokens: Option<usize>) -> Option<String> {
+    /// Why the row violates the rule, if it does. `tokens`: the number of tokens of its example.
+    pub(super) fn violation(&self, row: &Row, tokens: Option<usize>) -> Option<String> {
         let texts = || Part::Row.texts(row).into_iter().map(|(_, text)| text);
         let chars = |part: Part| -> usize {
             part.texts(row).iter().map(|(_, text)| text.chars().count()).sum()
@@ -98,19 +98,19 @@ impl Rule {
                 let most = texts().map(html_marks).max().unwrap_or(0);
                 (most >= 2).then(|| format!("{most} HTML tags or entities"))
             }
-            Self::Urls => texts().any(is_url_heap).then(|| "a text of addresses".into()),
+            Self::Urls => texts().any(is_mostly_urls).then(|| "a text is mostly URLs".into()),
             Self::Garbage => texts().find_map(|text| {
                 let share = garbage(text);
                 match mojibake(text) {
                     0 if share <= 0.01 => None,
-                    0 => Some(format!("{:.1} % of the characters are no text", 100.0 * share)),
-                    count => Some(format!("{count} characters were read in a wrong encoding")),
+                    0 => Some(format!("{:.1} % of the characters are not text", 100.0 * share)),
+                    count => Some(format!("{count} characters were decoded with a wrong encoding")),
                 }
             }),
             Self::CutOff => {
                 let texts = Part::Answer.texts(row);
                 let last = texts.last().map_or("", |(_, text)| *text);
-                cut_off(last).then(|| "the answer breaks off in mid-sentence".into())
+                cut_off(last).then(|| "the answer ends in mid-sentence".into())
             }
             Self::Repetition(most) => {
                 let share = texts().map(repetition).fold(0.0, f64::max);
@@ -119,7 +119,7 @@ impl Rule {
             Self::Language { languages, share } => {
                 let found = languages.share(&Part::Row.text(row))?;
                 (found < *share)
-                    .then(|| format!("{:.0} % stands in the languages asked for", 100.0 * found))
+                    .then(|| format!("{:.0} % is in the selected languages", 100.0 * found))
             }
         }
     }
@@ -128,7 +128,7 @@ impl Rule {
 /// A regular expression for [`Rule::Drop`] and [`Rule::Keep`].
 ///
 /// # Errors
-/// A pattern that does not parse.
+/// An invalid pattern.
 pub fn pattern(text: &str) -> Result<Regex, DataError> {
     Regex::new(text).map_err(|error| DataError::Setting {
         key: "pattern".into(),
@@ -139,11 +139,11 @@ pub fn pattern(text: &str) -> Result<Regex, DataError> {
 }
 
 fn below(found: usize, least: usize, what: &str) -> Option<String> {
-    (found < least).then(|| format!("{found} {what}, at least {least} are asked for"))
+    (found < least).then(|| format!("{found} {what}, expected at least {least}"))
 }
 
 fn above(found: usize, most: usize, what: &str) -> Option<String> {
-    (found > most).then(|| format!("{found} {what}, at most {most} are allowed"))
+    (found > most).then(|| format!("{found} {what}, expected at most {most}"))
 }
 
 fn short(text: &str) -> String {

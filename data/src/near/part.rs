@@ -1,49 +1,24 @@
 //! The part of a row that is compared.
 
-use std::str::FromStr;
-
+use clap::ValueEnum;
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::error::DataError;
-use crate::nearest::nearest;
 use crate::row::Row;
 
-/// The part of a row by which it is compared with others.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+/// The part of a row that is compared with others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
 pub enum Part {
-    /// All of it.
+    /// The whole row
     #[default]
     Row,
-    /// What is given: prompt, system's, user's and tools' messages; of plain text, all.
+    /// The input: prompt, or system, user and tool messages; for plain text, everything
     Prompt,
-    /// What is learned: completion, assistant's messages; of plain text, all.
+    /// The text to learn: completion, or assistant messages; for plain text, everything
     Answer,
 }
 
-const NAMES: [&str; 3] = ["row", "prompt", "answer"];
-
-impl FromStr for Part {
-    type Err = DataError;
-
-    fn from_str(name: &str) -> Result<Self, DataError> {
-        Ok(match name {
-            "row" => Self::Row,
-            "prompt" => Self::Prompt,
-            "answer" => Self::Answer,
-            _ => {
-                return Err(DataError::Setting {
-                    key: "part".into(),
-                    expected: NAMES.join(", "),
-                    found: name.to_owned(),
-                    nearest: nearest(name, NAMES),
-                });
-            }
-        })
-    }
-}
-
 impl Part {
-    /// The part's texts, each with the role that says it.
+    /// The part's texts, each with its role.
     pub(crate) fn texts(self, row: &Row) -> Vec<(&str, &str)> {
         let all: Vec<(&str, &str)> = match row {
             Row::Text(text) => return vec![("text", text)],
@@ -62,7 +37,7 @@ impl Part {
         }
     }
 
-    /// The part's texts, one after another.
+    /// The part's texts, joined.
     pub(crate) fn text(self, row: &Row) -> String {
         let texts = self.texts(row);
         let mut text = String::with_capacity(texts.iter().map(|(_, text)| text.len() + 1).sum());
@@ -73,7 +48,7 @@ impl Part {
         text
     }
 
-    /// 128 bits of the part's roles, texts and, as they belong to it, calls of tools.
+    /// A hash of the part's roles, texts and tool calls.
     pub(crate) fn hash(self, row: &Row) -> [u64; 2] {
         let mut hasher = Xxh3::new();
         let mut field = |text: &str| {

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use crate::row::Source;
+use crate::location::Source;
 
 /// Places of rows by number.
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! A JSON list: one element after the other, so that each has its line and the whole is never in memory.
+//! A JSON list, read element by element: each has its line, and the whole list is never in memory.
 
 use std::io::{self, BufRead};
 use std::path::Path;
@@ -8,11 +8,11 @@ use serde_json::Value;
 
 use super::lines::json_error;
 use super::open::Input;
-use super::{Record, utf8};
+use super::record::{Record, utf8};
 use crate::error::{Fault, RowError};
-use crate::row::Source;
+use crate::location::Source;
 
-/// The elements of a file that holds a JSON list.
+/// The elements of a file with a JSON list.
 pub(crate) struct JsonArray {
     input: Input,
     file: Arc<Path>,
@@ -32,24 +32,24 @@ enum State {
     End,
 }
 
-/// Where in an element a byte stands.
+/// The state of scanning an element for its end.
 #[derive(Default)]
 struct Scan {
     depth: usize,
     in_string: bool,
     escaped: bool,
-    /// Not a list, object or string: ends before what cannot belong to it.
+    /// A number, boolean or null: ends before a delimiter.
     bare: bool,
-    begun: bool,
+    started: bool,
 }
 
 impl Scan {
-    /// How many of the bytes belong to the element, and whether it ends there. Only brackets and quotes count:
-    /// whether it is JSON is the parser's business.
+    /// Number of bytes that belong to the element, and whether it ends there. Only brackets and quotes are looked
+    /// at; the parser checks the rest.
     fn take(&mut self, bytes: &[u8]) -> (usize, bool) {
         for (at, &byte) in bytes.iter().enumerate() {
-            if !self.begun {
-                self.begun = true;
+            if !self.started {
+                self.started = true;
                 match byte {
                     b'{' | b'[' => self.depth = 1,
                     b'"' => self.in_string = true,
@@ -80,7 +80,7 @@ impl Scan {
 }
 
 impl JsonArray {
-    /// `line`: of the input's next byte.
+    /// `line`: the line of the input's next byte.
     pub(crate) fn new(input: Input, file: Arc<Path>, limit: usize, line: usize) -> Self {
         Self { input, file, limit, line, column: 1, state: State::Start, element: Vec::new() }
     }
@@ -98,21 +98,21 @@ impl JsonArray {
     fn advance(&mut self) -> io::Result<Option<Result<Record, Fault>>> {
         let mut byte = self.peek()?;
         if matches!(self.state, State::Start) {
-            self.pass(1);
+            self.skip(1);
             byte = self.peek()?;
         }
         let comma = byte == Some(b',');
         if comma && matches!(self.state, State::Next) {
-            self.pass(1);
+            self.skip(1);
             byte = self.peek()?;
         }
         match byte {
             None => return Ok(Some(Err(self.broken("the list is not closed".into())))),
             Some(b']') => {
-                self.pass(1);
+                self.skip(1);
                 let rest = self.peek()?;
                 self.state = State::End;
-                let detail = "text after the list's end".to_owned();
+                let detail = "text after the end of the list".to_owned();
                 return Ok(rest.map(|_| Err(self.fault(self.line, self.column, detail))));
             }
             Some(_) if matches!(self.state, State::Next) && !comma => {
@@ -179,7 +179,7 @@ impl JsonArray {
         })
     }
 
-    /// The next byte that is no white space.
+    /// The next byte that isn't white space.
     fn peek(&mut self) -> io::Result<Option<u8>> {
         loop {
             let bytes = self.input.fill_buf()?;
@@ -196,8 +196,8 @@ impl JsonArray {
         }
     }
 
-    /// Passes over bytes that are no line's end.
-    fn pass(&mut self, bytes: usize) {
+    /// Skips bytes without line breaks.
+    fn skip(&mut self, bytes: usize) {
         self.input.consume(bytes);
         self.column += bytes;
     }
@@ -210,14 +210,14 @@ impl JsonArray {
         Fault::new(self.source(line), RowError::Json { column, detail })
     }
 
-    /// Where the next element begins is a guess: nothing more is read.
+    /// The start of the next element is unknown, so nothing more is read.
     fn broken(&mut self, detail: String) -> Fault {
         self.state = State::End;
         Fault::new(self.source(self.line), RowError::Broken(detail))
     }
 }
 
-/// Columns are those of characters.
+/// Updates line and column; columns count characters.
 fn count(bytes: &[u8], line: &mut usize, column: &mut usize) {
     for &byte in bytes {
         match byte {

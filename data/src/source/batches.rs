@@ -1,28 +1,30 @@
-//! Rows in batches, read on a thread of their own while the batch before is worked on.
+//! Rows in batches, read on a separate thread while the previous batch is processed.
 
 use std::path::PathBuf;
 use std::sync::mpsc::sync_channel;
 use std::thread;
 
-use super::{Fault, ReadOptions, Record, Rows};
-use crate::error::DataError;
-use crate::row::{Format, SourcedRow};
+use super::record::Record;
+use super::records::{ReadOptions, Rows};
+use crate::error::{DataError, Fault};
+use crate::format::Format;
+use crate::row::SourcedRow;
 
-/// A row, by which keys it is one, and the object it was made from.
+/// A row, its format, and the object it was read from.
 pub type ReadRow = (SourcedRow, Format, Record);
 
-/// A row, or what is wrong with it.
+/// A row, or why it is invalid.
 pub type Read = Result<ReadRow, Fault>;
 
-/// Rows of a batch at most.
+/// Maximum rows of a batch.
 const ROWS: usize = 2048;
-/// Bytes of a batch, from which it takes no further row.
+/// Bytes from which a batch is full.
 const BYTES: usize = 8 << 20;
 
-/// Gives the rows of files to `take` in order, in batches whose size is bounded in rows and in bytes.
+/// Passes the rows of files to `take` in order, in batches limited in rows and bytes.
 ///
 /// # Errors
-/// A file that cannot be opened; what `take` fails with.
+/// A file that cannot be opened; an error of `take`.
 pub fn for_each_batch<E: From<DataError>>(
     files: &[PathBuf],
     options: &ReadOptions,
@@ -37,13 +39,13 @@ pub fn for_each_batch<E: From<DataError>>(
                 let mut rows = match Rows::open(file, options) {
                     Ok(rows) => rows,
                     Err(error) => {
-                        // Nobody waits any more where sending fails.
+                        // Sending fails only if the receiver was dropped.
                         let _ = send.send(Err(error));
                         return;
                     }
                 };
                 while let Some(row) = rows.next_with_record() {
-                    bytes += weight(&row);
+                    bytes += size_of_row(&row);
                     batch.push(row);
                     if batch.len() >= ROWS || bytes >= BYTES {
                         bytes = 0;
@@ -57,7 +59,7 @@ pub fn for_each_batch<E: From<DataError>>(
                 let _ = send.send(Ok(batch));
             }
         });
-        // Dropped when `take` fails: the reader then stops.
+        // Dropped when `take` fails, which stops the reader.
         for batch in receive {
             take(batch?)?;
         }
@@ -65,8 +67,8 @@ pub fn for_each_batch<E: From<DataError>>(
     })
 }
 
-/// About the bytes that a row holds.
-fn weight(row: &Read) -> usize {
+/// Approximate memory of a row in bytes.
+fn size_of_row(row: &Read) -> usize {
     use crate::row::Row;
     let text = match row {
         Err(fault) => return fault.text.as_deref().map_or(0, str::len),

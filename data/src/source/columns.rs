@@ -1,4 +1,4 @@
-//! Parquet: columns carry the keys of JSON rows. Read page by page; a row's line is its number, from 1.
+//! Parquet: column names are the keys of JSON rows. Read page by page; a row's line is its number, from 1.
 
 use std::fs::File;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,9 +10,9 @@ use parquet::record::reader::RowIter;
 use parquet::record::{Field, Row};
 use serde_json::{Map, Value};
 
-use super::{Record, cell_value};
+use super::record::{Record, cell_value};
 use crate::error::{DataError, Fault, RowError};
-use crate::row::Source;
+use crate::location::Source;
 
 /// The rows of a Parquet file.
 pub(crate) struct Columns {
@@ -44,7 +44,7 @@ impl Columns {
         Some(match value {
             Ok(object) => Ok(Record { value: Value::Object(object), text: None, source }),
             Err(detail) => {
-                // A page that cannot be read is tried again for ever.
+                // The reader would retry a damaged page forever.
                 self.rows = None;
                 Err(Fault::new(source, RowError::Broken(detail)))
             }
@@ -57,7 +57,7 @@ fn object(row: &Row) -> Map<String, Value> {
         .map(|(key, field)| {
             let value = match field {
                 Field::Str(text) => cell_value(key, text),
-                // Some writers leave out that their bytes are text.
+                // Some writers don't mark text columns as text.
                 Field::Bytes(bytes) => match std::str::from_utf8(bytes.data()) {
                     Ok(text) => cell_value(key, text),
                     Err(_) => field.to_json_value(),
@@ -69,14 +69,14 @@ fn object(row: &Row) -> Map<String, Value> {
         .collect()
 }
 
-/// The reader panics at some damaged files and at types it has no case for; here that is an error like others.
+/// The reader panics on some damaged files and on unsupported types; here that becomes an error.
 fn guarded<T>(work: impl FnOnce() -> parquet::errors::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(result) => result.map_err(|error| error.to_string()),
         Err(payload) => {
-            let said = payload.downcast_ref::<String>().map(String::as_str);
-            let said = said.or_else(|| payload.downcast_ref::<&str>().copied());
-            Err(said.unwrap_or("the file is damaged").to_owned())
+            let message = payload.downcast_ref::<String>().map(String::as_str);
+            let message = message.or_else(|| payload.downcast_ref::<&str>().copied());
+            Err(message.unwrap_or("the file is damaged").to_owned())
         }
     }
 }

@@ -1,53 +1,29 @@
-//! Plain text: a document a file, a paragraph or a line.
+//! Plain text: each file, paragraph or line is a document.
 
 use std::io::Read;
 use std::path::Path;
-use std::str::FromStr;
 use std::sync::Arc;
 
 use clap::ValueEnum;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::open::{Input, Piece, line};
-use super::{Record, utf8};
-use crate::error::{DataError, Fault, RowError};
-use crate::nearest::nearest;
-use crate::row::Source;
+use super::open::{Input, LineRead, line};
+use super::record::{Record, utf8};
+use crate::error::{Fault, RowError};
+use crate::location::Source;
 
-/// What is one document in a file of plain text.
+/// How plain text is split into documents.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TextBy {
-    /// The whole file.
+    /// Each file is one document
     #[default]
     File,
-    /// What stands between blank lines.
+    /// Documents are separated by blank lines
     Paragraph,
-    /// Each line that is not blank.
+    /// Each line that is not blank is a document
     Line,
-}
-
-const NAMES: [&str; 3] = ["file", "paragraph", "line"];
-
-impl FromStr for TextBy {
-    type Err = DataError;
-
-    fn from_str(name: &str) -> Result<Self, DataError> {
-        Ok(match name {
-            "file" => Self::File,
-            "paragraph" => Self::Paragraph,
-            "line" => Self::Line,
-            _ => {
-                return Err(DataError::Setting {
-                    key: "data.text_by".into(),
-                    expected: NAMES.join(", "),
-                    found: name.to_owned(),
-                    nearest: nearest(name, NAMES),
-                });
-            }
-        })
-    }
 }
 
 /// The documents of a file of plain text.
@@ -101,14 +77,15 @@ impl Documents {
                     let source = self.source(self.read + 1);
                     return Some(Err(Fault::new(source, RowError::Broken(cause.to_string()))));
                 }
-                Ok(Piece::End) => true,
-                Ok(Piece::TooLong) => {
+                Ok(LineRead::End) => true,
+                Ok(LineRead::TooLong) => {
                     too_long = true;
                     false
                 }
-                Ok(Piece::Whole) => false,
+                Ok(LineRead::Whole) => false,
             };
-            let blank = !matches!(piece, Ok(Piece::TooLong)) && self.buffer.trim_ascii().is_empty();
+            let blank =
+                !matches!(piece, Ok(LineRead::TooLong)) && self.buffer.trim_ascii().is_empty();
             if !ended {
                 self.read += 1;
             }

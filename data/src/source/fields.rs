@@ -1,14 +1,15 @@
-//! Which keys make a row: known ones, those a configuration names, or those in templates.
-
-use std::str::FromStr;
+//! How objects become rows: by known keys, by configured field names, or by templates.
 
 use serde_json::{Map, Value};
 
+use super::json_path::at_path;
 use super::row_template::RowTemplates;
 use crate::error::{DataError, RowError};
+use crate::format::{
+    COMMON, Format, detect, is_message_list, is_optional, known_keys, row_from_value,
+};
 use crate::nearest::nearest;
-use crate::row::{Format, Message, Row};
-use crate::shape::{detect, row_from_value};
+use crate::row::{Message, Row};
 use crate::supervision::MARKS;
 
 /// How an object becomes a row.
@@ -16,7 +17,7 @@ use crate::supervision::MARKS;
 pub enum RowShape {
     /// By known keys.
     Keys(Format),
-    /// By keys with names of one's own.
+    /// By configured field names.
     Fields(FieldMap),
     /// By templates with placeholders.
     Templates(RowTemplates),
@@ -29,10 +30,10 @@ impl Default for RowShape {
 }
 
 impl RowShape {
-    /// The row, and the format whose keys it has: of templates [`Format::Prompt`] or [`Format::Text`].
+    /// The row and its format: for templates [`Format::Prompt`] or [`Format::Text`].
     ///
     /// # Errors
-    /// Keys that make no row, a field that is missing or of the wrong kind.
+    /// Keys that match no format, a field that is missing or of the wrong type.
     pub fn row(&self, value: &Value) -> Result<(Row, Format), RowError> {
         match self {
             Self::Keys(format) => by_keys(value, *format),
@@ -56,7 +57,7 @@ impl RowShape {
         }
     }
 
-    /// What an object says of the row that it makes: `train` and `weight`, by those names or by those of one's own.
+    /// The `train` and `weight` fields of an object, by those names or by the configured ones.
     pub(crate) fn marks(&self, value: &Value) -> Map<String, Value> {
         let found = |mark: &str| match self {
             Self::Keys(_) | Self::Templates(_) => value.get(mark),
@@ -67,7 +68,7 @@ impl RowShape {
         marks.filter(|(_, value)| !value.is_null()).collect()
     }
 
-    /// Plain text has no keys of one's own.
+    /// The shape for plain text, where configured field names don't apply.
     pub(super) fn of_plain_text(&self) -> Self {
         match self {
             Self::Keys(_) | Self::Fields(_) => Self::Keys(Format::Text),
@@ -85,46 +86,23 @@ fn by_keys(value: &Value, format: Format) -> Result<(Row, Format), RowError> {
     Ok((row, known))
 }
 
-/// Keys of one's own for the known ones: `prompt = "question"`. Only what is named counts, all else in the row is
-/// passed over. A name may be a path (`translation.en`); a number or a boolean counts as its text.
+/// Configured names for known fields: `prompt = "question"`. Fields that aren't named are ignored. A name may be a path
+/// (`translation.en`); numbers and booleans are read as text.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldMap {
-    /// (known key, path in the row)
+    /// (known field, path in the row)
     fields: Vec<(String, String)>,
     /// Keys of role and content in a message.
     message: Option<[String; 2]>,
 }
 
-/// Known keys that a row's fields may be named for.
-const FIELDS: [&str; 20] = [
-    "messages",
-    "conversations",
-    "instruction",
-    "input",
-    "output",
-    "context",
-    "response",
-    "prompt",
-    "completion",
-    "question",
-    "answer",
-    "query",
-    "text",
-    "history",
-    "system",
-    "tools",
-    "train",
-    "weight",
-    "role",
-    "content",
-];
-
 impl FieldMap {
-    /// From pairs of a known key and the name it has in the rows.
+    /// From pairs of a known field and its name in the rows.
     ///
     /// # Errors
-    /// A key that is not known, or only one of `role` and `content`.
+    /// An unknown field, or an empty name.
     pub fn new(pairs: impl IntoIterator<Item = (String, String)>) -> Result<Self, DataError> {
+        let fields = [&known_keys()[..], &COMMON, &MARKS, &["role", "content"]].concat();
         let mut map = Self::default();
         let mut message = [None, None];
         for (known, name) in pairs {
@@ -132,10 +110,10 @@ impl FieldMap {
                 key: "data.fields".into(),
                 expected: expected.into(),
                 found: found.into(),
-                nearest: nearest(found, FIELDS),
+                nearest: nearest(found, fields.iter().copied()),
             };
-            if !FIELDS.contains(&known.as_str()) {
-                return Err(setting(&format!("one of {}", FIELDS.join(", ")), &known));
+            if !fields.contains(&known.as_str()) {
+                return Err(setting(&format!("one of {}", fields.join(", ")), &known));
             }
             if name.is_empty() {
                 return Err(setting(&format!("the name of a field for `{known}`"), &name));
@@ -162,23 +140,23 @@ impl FieldMap {
 
     fn rename(&self, value: &Value) -> Result<Value, RowError> {
         let mut renamed = Map::new();
-        // Marks are no part of what is written.
+        // Marks aren't part of the text.
         let fields = self.fields.iter().filter(|(known, _)| !MARKS.contains(&known.as_str()));
         for (known, path) in fields {
             let Some(found) = at_path(value, path).filter(|value| !value.is_null()) else {
-                // What may be absent in a row of known keys may be here too; the others are named with their own key.
-                if ["input", "context", "history", "system", "tools"].contains(&known.as_str()) {
+                // Fields that are optional under their known names are optional here too.
+                if is_optional(known) {
                     continue;
                 }
                 return Err(RowError::Field {
                     key: path.clone(),
-                    expected: "a value: data.fields names it",
+                    expected: "a value, as data.fields names this field",
                     found: "nothing: the key is missing or null".into(),
                 });
             };
             let found = match found {
                 Value::Array(list) => match &self.message {
-                    Some(keys) if known == "messages" || known == "conversations" => Value::Array(
+                    Some(keys) if is_message_list(known) => Value::Array(
                         list.iter().map(|message| as_share_gpt(message, keys)).collect(),
                     ),
                     _ => found.clone(),
@@ -192,7 +170,7 @@ impl FieldMap {
     }
 }
 
-/// The message with `from` and `value`: so the names of roles that ShareGPT data has are understood.
+/// The message with the keys `from` and `value`, so that ShareGPT's role names are recognized.
 fn as_share_gpt(message: &Value, [role, content]: &[String; 2]) -> Value {
     let Some(object) = message.as_object() else { return message.clone() };
     let renamed = object.iter().map(|(key, value)| {
@@ -204,18 +182,4 @@ fn as_share_gpt(message: &Value, [role, content]: &[String; 2]) -> Value {
         (key.to_owned(), value.clone())
     });
     Value::Object(renamed.collect())
-}
-
-/// The value under a key, or under a path of keys parted by dots.
-pub(crate) fn at_path<'a>(value: &'a Value, path: &str) -> Option<&'a Value> {
-    value.get(path).or_else(|| {
-        let mut at = value;
-        for key in path.split('.') {
-            at = match at {
-                Value::Array(list) => list.get(usize::from_str(key).ok()?)?,
-                other => other.get(key)?,
-            };
-        }
-        Some(at)
-    })
 }

@@ -1,17 +1,17 @@
-//! JSON Lines: a row a line.
+//! JSON Lines: one row per line.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::open::{Input, Piece, line};
-use super::{Record, utf8};
+use super::open::{Input, LineRead, line};
+use super::record::{Record, utf8};
 use crate::error::{Fault, RowError};
-use crate::row::Source;
+use crate::location::Source;
 
-/// The rows of a file of JSON Lines. Split at `\n` only: a JSON string may hold U+2028, which other splitters take for
-/// a line's end.
+/// The rows of a JSON Lines file. Split at `\n` only: a JSON string may contain U+2028, which other splitters treat as
+/// a line break.
 pub(crate) struct JsonLines {
     pub(crate) input: Input,
     pub(crate) file: Arc<Path>,
@@ -25,7 +25,7 @@ impl JsonLines {
     pub(crate) fn next(&mut self) -> Option<Result<Record, Fault>> {
         loop {
             let piece = line(&mut self.input, self.limit, &mut self.buffer);
-            if matches!(piece, Ok(Piece::End)) {
+            if matches!(piece, Ok(LineRead::End)) {
                 return None;
             }
             self.read += 1;
@@ -34,7 +34,7 @@ impl JsonLines {
                 Err(cause) => {
                     return Some(Err(Fault::new(source, RowError::Broken(cause.to_string()))));
                 }
-                Ok(Piece::TooLong) => {
+                Ok(LineRead::TooLong) => {
                     let cause = RowError::TooLong { limit: self.limit };
                     return Some(Err(Fault::new(source, cause)));
                 }
@@ -58,8 +58,8 @@ impl JsonLines {
     }
 }
 
-/// What the parser says, without its own line and column, which are those of the row. `before` columns of the line
-/// stand before the row.
+/// The parser's message without its line and column, which are relative to the row. `before`: columns of the line
+/// before the row.
 pub(crate) fn json_error(error: &serde_json::Error, before: usize) -> RowError {
     let text = error.to_string();
     let detail = text.rfind(" at line ").map_or(text.as_str(), |at| &text[..at]);

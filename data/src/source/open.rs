@@ -1,4 +1,4 @@
-//! From a path to bytes: what kind of file it is, and gzip and zstd undone on the way.
+//! Opening data files: detecting the type, decompressing gzip and zstd.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read};
@@ -8,19 +8,19 @@ use flate2::bufread::MultiGzDecoder;
 
 use crate::error::DataError;
 
-/// Bytes of a file, uncompressed.
+/// The decompressed bytes of a file.
 pub(crate) type Input = Box<dyn BufRead + Send>;
 
 const BUFFER: usize = 1 << 18;
 const GZIP: [u8; 2] = [0x1f, 0x8b];
 const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-const MARK: &[u8] = "\u{feff}".as_bytes();
+const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
-/// What a file's name says of its content.
+/// The type of a data file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
     JsonLines,
-    /// A list, or JSON Lines under this name.
+    /// A list, or JSON Lines in a file named `.json`.
     Json,
     Csv {
         delimiter: u8,
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
     Parquet,
 }
 
-/// The kind of a file, by its name.
+/// The type of a file by its name.
 pub(crate) fn kind(path: &Path) -> Result<Kind, DataError> {
     let name = path.file_name().and_then(|name| name.to_str()).unwrap_or("").to_lowercase();
     let inner = [".gz", ".zst", ".zstd"].iter().find_map(|end| name.strip_suffix(end));
@@ -55,13 +55,14 @@ pub(crate) fn kind(path: &Path) -> Result<Kind, DataError> {
 
 /// Opens a file.
 pub(crate) fn open(path: &Path) -> Result<Input, DataError> {
-    let opened = File::open(path).and_then(|file| plain(BufReader::with_capacity(BUFFER, file)));
+    let opened =
+        File::open(path).and_then(|file| decompress(BufReader::with_capacity(BUFFER, file)));
     opened.map_err(|cause| DataError::Read { path: path.to_owned(), cause })
 }
 
-/// The bytes, uncompressed. Whether they are compressed is told by the first of them, whatever a name says; a byte order
-/// mark, with which Windows tools begin a file, is passed over.
-pub(crate) fn plain(mut bytes: impl BufRead + Send + 'static) -> io::Result<Input> {
+/// Decompresses the bytes. Compression is detected from the first bytes, not from the name; a byte order mark, as
+/// Windows tools write it, is skipped.
+pub(crate) fn decompress(mut bytes: impl BufRead + Send + 'static) -> io::Result<Input> {
     let start = bytes.fill_buf()?;
     let mut input: Input = if start.starts_with(&GZIP) {
         Box::new(BufReader::with_capacity(BUFFER, MultiGzDecoder::new(bytes)))
@@ -71,44 +72,44 @@ pub(crate) fn plain(mut bytes: impl BufRead + Send + 'static) -> io::Result<Inpu
     } else {
         Box::new(bytes)
     };
-    // What breaks off at once is told when it is read.
-    if input.fill_buf().is_ok_and(|start| start.starts_with(MARK)) {
-        input.consume(MARK.len());
+    // An error here is reported when the input is read.
+    if input.fill_buf().is_ok_and(|start| start.starts_with(BYTE_ORDER_MARK)) {
+        input.consume(BYTE_ORDER_MARK.len());
     }
     Ok(input)
 }
 
-/// What was read of a line or document.
-pub(crate) enum Piece {
-    /// All of it.
+/// Result of reading a line.
+pub(crate) enum LineRead {
+    /// The whole line.
     Whole,
-    /// More than the limit; the rest was passed over.
+    /// Longer than the limit; it was skipped.
     TooLong,
-    /// There is none.
+    /// End of the input.
     End,
 }
 
-/// Reads a line with its `\n` into `line`, which is emptied first; of a longer one than `limit` nothing is kept.
-pub(crate) fn line(input: &mut Input, limit: usize, line: &mut Vec<u8>) -> io::Result<Piece> {
+/// Reads a line with its `\n` into `line`, which is cleared first and stays empty if the line is longer than `limit`.
+pub(crate) fn line(input: &mut Input, limit: usize, line: &mut Vec<u8>) -> io::Result<LineRead> {
     line.clear();
     let read = input.by_ref().take(limit as u64 + 1).read_until(b'\n', line)?;
     if read == 0 {
-        return Ok(Piece::End);
+        return Ok(LineRead::End);
     }
     if read > limit {
         if line.last() != Some(&b'\n') {
             input.skip_until(b'\n')?;
         }
         line.clear();
-        return Ok(Piece::TooLong);
+        return Ok(LineRead::TooLong);
     }
-    Ok(Piece::Whole)
+    Ok(LineRead::Whole)
 }
 
-/// Passes over white space; how many lines it took.
+/// Skips white space and returns the number of line breaks in it.
 pub(crate) fn blank_lines(input: &mut Input) -> usize {
     let mut lines = 0;
-    // What cannot be read is told by the reader that comes next.
+    // An error here is reported by the reader that follows.
     while let Ok(bytes) = input.fill_buf() {
         let white = bytes.iter().take_while(|byte| byte.is_ascii_whitespace()).count();
         if white == 0 {
@@ -120,7 +121,7 @@ pub(crate) fn blank_lines(input: &mut Input) -> usize {
     lines
 }
 
-/// Whether the next byte is this one.
+/// Whether the next byte is `byte`.
 pub(crate) fn starts_with(input: &mut Input, byte: u8) -> bool {
     input.fill_buf().is_ok_and(|bytes| bytes.first() == Some(&byte))
 }

@@ -1,4 +1,4 @@
-//! Which files are meant: files, folders and patterns.
+//! Finding data files: files, folders and patterns.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use super::open::kind;
 use crate::error::DataError;
 
-/// The data files that paths stand for, in order: a file for itself; a folder for the data files in and below it, by
-/// name; a pattern (`data/*.jsonl`, `data/**/part-?.parquet`) for the files that match, by name. No file comes twice.
+/// Expands paths to data files, in order: a file is itself; a folder is the data files in and below it, sorted by
+/// name; a pattern (`data/*.jsonl`, `data/**/part-?.parquet`) is the matching files, sorted by name. No file is listed
+/// twice.
 ///
 /// # Errors
-/// A path that does not exist, a folder or pattern without a data file, a pattern that is none.
+/// A folder or pattern without data files, an invalid pattern.
 pub fn data_files<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<PathBuf>, DataError> {
     let mut files: Vec<PathBuf> = Vec::new();
     for path in paths {
@@ -21,7 +22,7 @@ pub fn data_files<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<PathBuf>, DataError
             let mut others = 0;
             below(path, &mut found, &mut others)?;
             if found.is_empty() {
-                let found = format!("the folder holds {others} files of other kinds");
+                let found = format!("the folder contains {others} files of other types");
                 return Err(DataError::NoFiles { path: path.to_owned(), found });
             }
             found
@@ -40,10 +41,10 @@ pub fn data_files<P: AsRef<Path>>(paths: &[P]) -> Result<Vec<PathBuf>, DataError
 
 fn matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
     let none = |found: String| DataError::NoFiles { path: path.to_owned(), found };
-    // Hidden files are no data, unless the pattern says so.
+    // Hidden files match only if the pattern starts with a dot.
     let options = glob::MatchOptions { require_literal_leading_dot: true, ..Default::default() };
     let paths = glob::glob_with(pattern, options)
-        .map_err(|error| none(format!("not a pattern: {error}")))?;
+        .map_err(|error| none(format!("invalid pattern: {error}")))?;
     let mut found = Vec::new();
     for entry in paths {
         let entry = entry.map_err(|error| DataError::Read {
@@ -55,7 +56,7 @@ fn matching(path: &Path, pattern: &str) -> Result<Vec<PathBuf>, DataError> {
         }
     }
     if found.is_empty() {
-        return Err(none("nothing matches the pattern".into()));
+        return Err(none("no file matches the pattern".into()));
     }
     Ok(found)
 }
@@ -66,7 +67,7 @@ fn below(folder: &Path, found: &mut Vec<PathBuf>, others: &mut usize) -> Result<
         let entry = entry.map_err(unreadable)?;
         let path = entry.path();
         let hidden = entry.file_name().to_string_lossy().starts_with('.');
-        // A folder behind a link may lead back here.
+        // Links to folders are not followed: they may form a loop.
         let is_link = entry.file_type().map_err(unreadable)?.is_symlink();
         if hidden {
             continue;

@@ -1,4 +1,4 @@
-//! What becomes of rows at fault: they end the reading, or are skipped, counted and written down.
+//! Handling invalid rows: stop with an error, or skip, count and record them.
 
 use std::path::Path;
 
@@ -8,19 +8,19 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use crate::error::{DataError, Fault, Faults, RowError};
+use crate::location::Source;
 use crate::output::LineWriter;
-use crate::row::Source;
 
-/// What a row at fault does.
+/// How invalid rows are handled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize)]
 #[serde(tag = "on_error", rename_all = "lowercase")]
 pub enum OnError {
-    /// It is an error; all are found first.
+    /// Stop with an error that lists all invalid rows.
     #[default]
     Fail,
-    /// It is skipped, up to a limit.
+    /// Skip invalid rows, up to a limit.
     Skip {
-        /// Rows that may be skipped; `None`: any number.
+        /// Maximum number of skipped rows; `None`: no maximum.
         #[serde(rename = "max_errors", serialize_with = "or_false")]
         limit: Option<usize>,
     },
@@ -41,14 +41,14 @@ impl ValueEnum for OnError {
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(match self {
             Self::Fail => {
-                PossibleValue::new("fail").help("Stop with an error that names all of them")
+                PossibleValue::new("fail").help("Stop with an error that lists all invalid rows")
             }
-            Self::Skip { .. } => PossibleValue::new("skip").help("Skip the row"),
+            Self::Skip { .. } => PossibleValue::new("skip").help("Skip invalid rows"),
         })
     }
 }
 
-/// Takes the rows at fault.
+/// Collects invalid rows.
 #[derive(Debug)]
 pub struct Rejects {
     on_error: OnError,
@@ -57,7 +57,7 @@ pub struct Rejects {
 }
 
 impl Rejects {
-    /// Takes faults as `on_error` says; with `file`, skipped ones are written there as JSON Lines of `file`, `line`,
+    /// Handles faults as `on_error` says. They are also written to `file`, if given, as JSON Lines with `file`, `line`,
     /// `reason` and `row`.
     ///
     /// # Errors
@@ -67,20 +67,20 @@ impl Rejects {
         Ok(Self { on_error, faults: Faults::default(), file })
     }
 
-    /// Takes a fault.
+    /// Adds an invalid row.
     ///
     /// # Errors
-    /// More faults than the limit, or one that ends the file: rows were lost that nobody has seen.
+    /// More faults than the limit; a fault that loses the rest of the file.
     pub fn take(&mut self, fault: Fault) -> Result<(), DataError> {
         if let Some(file) = &mut self.file {
-            file.value(&reject(
+            file.value(&reject_line(
                 &fault.source_row,
                 &fault.cause.to_string(),
                 fault.text.as_deref(),
             ))?;
         }
         if fault.ends_file() && self.on_error != OnError::Fail {
-            return Err(DataError::Faults(Faults { told: vec![fault], untold: 0 }));
+            return Err(DataError::Faults(fault.into()));
         }
         self.faults.push_fault(fault);
         match self.on_error {
@@ -92,31 +92,31 @@ impl Rejects {
         }
     }
 
-    /// Whether rows at fault are skipped.
+    /// Whether invalid rows are skipped.
     pub(crate) fn skips(&self) -> bool {
         self.on_error != OnError::Fail
     }
 
-    /// Whether what is read is of use yet: not after a fault that will be an error.
-    pub(crate) fn goes_on(&self) -> bool {
+    /// Whether further rows are needed: not after a fault that will be reported as an error.
+    pub(crate) fn needs_rows(&self) -> bool {
         self.skips() || self.faults.is_empty()
     }
 
-    /// Whether reading may go on to what needs all rows, between two lists of files.
+    /// Stops before work that needs all rows, such as after the first of two lists of files.
     ///
     /// # Errors
-    /// All faults so far, unless they may be skipped.
-    pub fn so_far(&mut self) -> Result<(), DataError> {
+    /// The faults so far, unless they are skipped.
+    pub fn check(&mut self) -> Result<(), DataError> {
         if self.on_error == OnError::Fail && !self.faults.is_empty() {
             return Err(DataError::Faults(std::mem::take(&mut self.faults)));
         }
         Ok(())
     }
 
-    /// What was skipped, after the last row.
+    /// The skipped rows, after the last file.
     ///
     /// # Errors
-    /// All faults, unless they may be skipped; a file that cannot be written.
+    /// The faults, unless they are skipped; a file that cannot be written.
     pub fn finish(self) -> Result<Faults, DataError> {
         if let Some(file) = self.file {
             file.commit()?;
@@ -128,8 +128,8 @@ impl Rejects {
     }
 }
 
-/// A line of a file of rejects: the row as JSON if it is that, else as a string.
-pub(crate) fn reject(source: &Source, reason: &str, row: Option<&str>) -> Value {
+/// A line of a file of rejects. The row is JSON if it parses, else a string.
+pub(crate) fn reject_line(source: &Source, reason: &str, row: Option<&str>) -> Value {
     let row = row.map(|text| {
         serde_json::from_str::<Value>(text).unwrap_or_else(|_| Value::String(text.to_owned()))
     });
@@ -141,8 +141,8 @@ pub(crate) fn reject(source: &Source, reason: &str, row: Option<&str>) -> Value 
     })
 }
 
-/// The fault that a line of rejects tells of.
-pub(crate) fn rejected(line: &Value) -> Option<Fault> {
+/// The fault that a line of rejects describes.
+pub(crate) fn from_reject_line(line: &Value) -> Option<Fault> {
     let text = match &line["row"] {
         Value::Null => None,
         Value::String(text) => Some(text.as_str().into()),
@@ -152,6 +152,6 @@ pub(crate) fn rejected(line: &Value) -> Option<Fault> {
         file: Path::new(line["file"].as_str()?).into(),
         line: usize::try_from(line["line"].as_u64()?).ok()?,
     };
-    let cause = RowError::Told(line["reason"].as_str()?.to_owned());
+    let cause = RowError::Recorded(line["reason"].as_str()?.to_owned());
     Some(Fault { source_row, cause, text })
 }

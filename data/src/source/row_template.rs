@@ -1,12 +1,12 @@
-//! Rows from templates with placeholders: `Question: {question}\nAnswer:`.
+//! Rows built from templates with placeholders: `Question: {question}\nAnswer:`.
 
 use serde_json::Value;
 
-use super::fields::at_path;
+use super::json_path::at_path;
 use crate::error::{DataError, RowError};
 
-/// A text with placeholders for fields of a row: `{name}`, `{path.in.row}`, `{name?}` (nothing if it is missing);
-/// `{{` and `}}` stand for braces.
+/// A text with placeholders for fields of a row: `{name}`, `{path.in.row}`, `{name?}` (optional). `{{` and `}}` are
+/// literal braces.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RowTemplate {
     parts: Vec<Part>,
@@ -21,13 +21,13 @@ enum Part {
 /// The templates of a row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum RowTemplates {
-    /// A prompt and what is learned after it.
+    /// A prompt and its completion.
     Prompt {
-        /// A system's message before it.
+        /// The system message before the prompt.
         system: Option<RowTemplate>,
-        /// What is given.
+        /// The input.
         prompt: RowTemplate,
-        /// What is to be learned.
+        /// The text to learn.
         completion: RowTemplate,
     },
     /// Plain text.
@@ -35,10 +35,10 @@ pub enum RowTemplates {
 }
 
 impl RowTemplates {
-    /// The templates of a configuration; `None` if it has none.
+    /// The templates of a configuration, if it has any.
     ///
     /// # Errors
-    /// Templates that do not go together, or one that does not parse.
+    /// A combination that isn't allowed, or an invalid template.
     pub fn new(
         system: Option<&str>,
         prompt: Option<&str>,
@@ -65,7 +65,7 @@ impl RowTemplates {
                     given.iter().filter(|(_, text)| text.is_some()).map(|(key, _)| *key).collect();
                 return Err(DataError::Setting {
                     key: "data".into(),
-                    expected: "data.prompt_template with data.completion_template (and perhaps data.system_template), or data.text_template alone".into(),
+                    expected: "data.prompt_template with data.completion_template (and optionally data.system_template), or data.text_template alone".into(),
                     found: given.join(", "),
                     nearest: None,
                 });
@@ -75,10 +75,10 @@ impl RowTemplates {
 }
 
 impl RowTemplate {
-    /// Parses a template; `key` names it in messages.
+    /// Parses a template; `key` is the setting that error messages name.
     ///
     /// # Errors
-    /// Braces that do not close, an empty name, a text without a placeholder.
+    /// Unbalanced braces, an empty name, a text without placeholders.
     pub fn parse(text: &str, key: &str) -> Result<Self, DataError> {
         let wrong = |expected: &str| DataError::Setting {
             key: key.to_owned(),
@@ -106,7 +106,7 @@ impl RowTemplate {
                     None => (name.trim(), false),
                 };
                 if path.is_empty() || path.contains('{') {
-                    return Err(wrong("{name} with a field's name ({{ stands for a brace)"));
+                    return Err(wrong("{name} with the name of a field ({{ for a literal brace)"));
                 }
                 if !plain.is_empty() {
                     parts.push(Part::Text(std::mem::take(&mut plain)));
@@ -114,7 +114,7 @@ impl RowTemplate {
                 parts.push(Part::Field { path: path.to_owned(), optional });
                 rest = after;
             } else {
-                return Err(wrong("braces in pairs, as in {name} ({{ and }} stand for braces)"));
+                return Err(wrong("balanced braces as in {name} ({{ and }} for literal braces)"));
             }
         }
         plain.push_str(rest);
@@ -122,15 +122,15 @@ impl RowTemplate {
             parts.push(Part::Text(plain));
         }
         if !parts.iter().any(|part| matches!(part, Part::Field { .. })) {
-            return Err(wrong("at least one {name}: else all rows are alike"));
+            return Err(wrong("at least one placeholder {name}, otherwise all rows are the same"));
         }
         Ok(Self { parts })
     }
 
-    /// The text for a row.
+    /// The template filled in for a row.
     ///
     /// # Errors
-    /// A field that is missing, or is no string, number or boolean.
+    /// A field that is missing or isn't a string, number or boolean.
     pub fn fill(&self, row: &Value) -> Result<String, RowError> {
         let mut text = String::new();
         for part in &self.parts {

@@ -1,4 +1,4 @@
-//! CSV and TSV: columns carry the keys of JSON rows; a cell that holds a list is JSON.
+//! CSV and TSV: column names are the keys of JSON rows; lists in cells are JSON.
 
 use std::io::{self, Read};
 use std::path::Path;
@@ -9,9 +9,9 @@ use csv::ByteRecord;
 use serde_json::{Map, Value};
 
 use super::open::Input;
-use super::{Record, cell_value, utf8};
+use super::record::{Record, cell_value, utf8};
 use crate::error::{Fault, RowError};
-use crate::row::Source;
+use crate::location::Source;
 
 /// The rows of a table with a header.
 pub(crate) struct Table {
@@ -23,7 +23,7 @@ pub(crate) struct Table {
     record: ByteRecord,
 }
 
-/// An unclosed quote makes one record of all that follows: this stops it.
+/// Limits the bytes of a record: an unclosed quote would make one record of the rest of the file.
 struct Limited {
     input: Input,
     read: Arc<AtomicUsize>,

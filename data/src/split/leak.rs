@@ -60,7 +60,7 @@ pub struct LeakPair {
 /// of n-grams; those to learn from are streamed.
 ///
 /// # Errors
-/// A file that cannot be opened; more rows at fault than `rejects` takes; no row on one side.
+/// A file that cannot be opened; invalid rows that `rejects` does not skip; no row on one side.
 pub fn leaks(
     train: &[PathBuf],
     eval: &[PathBuf],

@@ -2,26 +2,28 @@
 //! learned the facts completes.
 
 use std::path::{Path, PathBuf};
-use std::str::FromStr;
 use std::sync::LazyLock;
 
 use aho_corasick::{AhoCorasick, MatchKind};
+use clap::ValueEnum;
 use regex::Regex;
 use serde::Serialize;
 use serde_json::json;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::error::DataError;
+use crate::location::Source;
 use crate::near::Part;
-use crate::nearest::nearest;
 use crate::output::LineWriter;
-use crate::row::{Row, Source};
+use crate::row::Row;
 use crate::source::{ReadOptions, Rejects, for_each_batch};
 
 /// A kind of entity.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum EntityKind {
-    /// One of a list.
+    /// An entity of the list. Not found by a rule.
+    #[value(skip)]
     Listed,
     /// A date: `2024-01-31`, `31.1.2024`, `31 January 2024`, `January 31, 2024`, `January 2024`.
     Date,
@@ -34,31 +36,6 @@ pub enum EntityKind {
 impl EntityKind {
     /// Those that need no list.
     pub const BY_RULE: [Self; 3] = [Self::Date, Self::Number, Self::Name];
-
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Listed => "listed",
-            Self::Date => "date",
-            Self::Number => "number",
-            Self::Name => "name",
-        }
-    }
-}
-
-impl FromStr for EntityKind {
-    type Err = DataError;
-
-    fn from_str(name: &str) -> Result<Self, DataError> {
-        let found = Self::BY_RULE.into_iter().find(|kind| kind.name() == name);
-        let names = Self::BY_RULE.map(Self::name);
-        found.ok_or_else(|| DataError::Setting {
-            key: "kinds".into(),
-            expected: names.join(", "),
-            found: name.into(),
-            nearest: nearest(name, names),
-        })
-    }
 }
 
 /// How entities are masked.
@@ -114,7 +91,7 @@ pub struct MaskReport {
 /// entity), `file`, `line`. Read with template `none`, they are rows of `prompt` and `completion`.
 ///
 /// # Errors
-/// A file that cannot be opened or written; more rows at fault than `rejects` takes; no entity in any row.
+/// A file that cannot be opened or written; invalid rows that `rejects` does not skip; no entity in any row.
 pub fn mask(
     files: &[PathBuf],
     read: &ReadOptions,
@@ -224,7 +201,7 @@ impl<'a> Finder<'a> {
                     "prompt": prompt,
                     "completion": &answer[lead.len()..end],
                     "entity": entity,
-                    "kind": kind.name(),
+                    "kind": kind,
                     "copied": copied,
                     "masked": format!("{}____{}", &answer[..start], &answer[end..]),
                     "file": source.file.to_string_lossy(),
@@ -329,13 +306,13 @@ fn expression(pattern: &str) -> Regex {
 mod tests {
     use super::*;
 
-    fn entities(text: &str, listed: &[&str]) -> Vec<(&'static str, String)> {
+    fn entities(text: &str, listed: &[&str]) -> Vec<(EntityKind, String)> {
         let options = MaskOptions {
             listed: listed.iter().map(|word| (*word).to_owned()).collect(),
             ..MaskOptions::default()
         };
         let found = Finder::new(&options).unwrap().entities(text);
-        found.into_iter().map(|(kind, from, to)| (kind.name(), text[from..to].to_owned())).collect()
+        found.into_iter().map(|(kind, from, to)| (kind, text[from..to].to_owned())).collect()
     }
 
     #[test]
@@ -343,17 +320,21 @@ mod tests {
         let text = "Paris was ruled by Louis the Great from 1643. On 14 July 1789 it cost $1,200.50, or 5 %; \
             A4 and v2 are none. Yesterday Marie Curie came; see 2024-01-31.";
         let expected = [
-            ("name", "Louis the Great"),
-            ("number", "1643"),
-            ("date", "14 July 1789"),
-            ("number", "$1,200.50"),
-            ("number", "5 %"),
-            ("name", "Yesterday Marie Curie"),
-            ("date", "2024-01-31"),
+            (EntityKind::Name, "Louis the Great"),
+            (EntityKind::Number, "1643"),
+            (EntityKind::Date, "14 July 1789"),
+            (EntityKind::Number, "$1,200.50"),
+            (EntityKind::Number, "5 %"),
+            (EntityKind::Name, "Yesterday Marie Curie"),
+            (EntityKind::Date, "2024-01-31"),
         ];
         assert_eq!(entities(text, &[]), expected.map(|(kind, text)| (kind, text.to_owned())));
         let found = entities("the red stone of 12 stones and 3", &["stone", "of 12"]);
-        let expected = [("listed", "stone"), ("listed", "of 12"), ("number", "3")];
+        let expected = [
+            (EntityKind::Listed, "stone"),
+            (EntityKind::Listed, "of 12"),
+            (EntityKind::Number, "3"),
+        ];
         assert_eq!(found, expected.map(|(kind, text)| (kind, text.to_owned())));
     }
 

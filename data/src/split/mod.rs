@@ -34,7 +34,7 @@ pub struct SplitReport {
 /// are parted by (nothing, eight bytes a row, or some bytes a group), then the rows.
 ///
 /// # Errors
-/// A file that cannot be opened or written; more rows at fault than `rejects` takes, those without the field among
+/// A file that cannot be opened or written; invalid rows that `rejects` does not skip, those without the field among
 /// them; a size that leaves a side empty.
 pub fn split(
     files: &[PathBuf],

@@ -68,7 +68,7 @@ fn a_split_by_time_holds_out_the_latest() {
     assert_eq!(train.iter().map(number).collect::<Vec<_>>(), [26, 27]);
     let by = SplitBy::Time { field: "text".into() };
     let error = folder.split(&by, &EvalSize::Rows(3)).unwrap_err().to_string();
-    assert!(error.contains("28 rows at fault") && error.contains("a date"), "{error}");
+    assert!(error.contains("28 invalid rows") && error.contains("a date"), "{error}");
 }
 
 #[test]

@@ -41,7 +41,7 @@ fn labels(example: &Example) -> Vec<i64> {
     example
         .ids
         .iter()
-        .zip(&example.trained)
+        .zip(&example.loss_mask)
         .map(|(id, trained)| if *trained { i64::from(*id) } else { -100 })
         .collect()
 }
@@ -107,8 +107,8 @@ fn spans_derived_equal_spans_marked() {
     let derived = tiny().with_chat_template(&bare).unwrap();
     for golden in json(&goldens().join("chat/golden.json")).as_array().unwrap() {
         let chat = messages(golden);
-        let expected = marked.render_trained(&chat, None, None).unwrap();
-        assert_eq!(derived.render_trained(&chat, None, None).unwrap(), expected);
+        let expected = marked.render_with_loss_spans(&chat, None, None).unwrap();
+        assert_eq!(derived.render_with_loss_spans(&chat, None, None).unwrap(), expected);
         equals_golden(&derived, golden);
     }
 }
@@ -202,10 +202,14 @@ fn real_tokenizers_equal_transformers() {
         let tokenizer = TextTokenizer::from_dir(&dir).unwrap();
         for row in golden["rows"].as_array().unwrap() {
             let chat = messages(row);
-            let rendered = tokenizer.render_trained(&chat, None, Some(DATE)).unwrap();
+            let rendered = tokenizer.render_with_loss_spans(&chat, None, Some(DATE)).unwrap();
             let text = row["text"].as_str().unwrap();
             assert_eq!(rendered.text, text, "{name}");
-            assert_eq!(rendered.trained, in_bytes(text, &row["trained_spans"]), "{name}: {text}");
+            assert_eq!(
+                rendered.loss_spans,
+                in_bytes(text, &row["trained_spans"]),
+                "{name}: {text}"
+            );
             equals_golden(&tokenizer, row);
             streams(&tokenizer, text);
         }

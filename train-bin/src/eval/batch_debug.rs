@@ -230,7 +230,7 @@ mod tests {
             let example = data.examples.get(i);
             assert_eq!(row.sources, [example.source.to_string()]);
             for (at, token) in row.tokens.iter().enumerate() {
-                let label = example.trained.get(at + 1).is_some_and(|trained| *trained);
+                let label = example.loss_mask.get(at + 1).is_some_and(|supervised| *supervised);
                 assert_eq!(
                     token.label.as_ref().map(|(id, _)| *id),
                     label.then(|| example.ids[at + 1])

@@ -47,7 +47,7 @@ mod tests {
     fn examples() -> Examples {
         let example = |tokens: usize| Example {
             ids: vec![3; tokens],
-            trained: vec![true; tokens],
+            loss_mask: vec![true; tokens],
             weights: Vec::new(),
             source: Source::new("x", 1),
             truncated: false,

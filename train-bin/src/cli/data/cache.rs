@@ -65,7 +65,7 @@ pub(super) fn run(args: &CacheArgs) -> Result<ExitCode> {
 
 fn value(file: &TokenFileInfo, now: SystemTime) -> Value {
     let mut value = json!({"path": file.path, "bytes": file.bytes, "days": days(file, now)});
-    match &file.holds {
+    match &file.content {
         Ok(holds) => {
             value["data_files"] = json!(holds.files);
             value["examples"] = json!(holds.summary.examples);
@@ -77,7 +77,7 @@ fn value(file: &TokenFileInfo, now: SystemTime) -> Value {
 }
 
 fn said(file: &TokenFileInfo) -> String {
-    match &file.holds {
+    match &file.content {
         Ok(holds) => {
             let more = holds.files.len().saturating_sub(1);
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };

@@ -92,8 +92,8 @@ pub(crate) struct CleanArgs {
     /// Words per n-gram for comparing rows
     #[arg(long, value_name = "N", default_value = "3")]
     pub(crate) ngram: NonZeroUsize,
-    /// Part of a row to compare: row, prompt or answer
-    #[arg(long, value_name = "PART", default_value = "row")]
+    /// Part of a row to compare
+    #[arg(long, value_name = "PART", default_value = "row", value_enum)]
     pub(crate) by: Part,
     /// Print one JSON object
     #[arg(long)]

@@ -24,8 +24,8 @@ pub(crate) struct MaskArgs {
     /// File for the questions, JSON Lines
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) out: PathBuf,
-    /// Kinds of entities to find by rules, comma-separated: date, number, name; default: all, or none with --list
-    #[arg(long, value_name = "KINDS", value_delimiter = ',')]
+    /// Kinds of entities to find by rules, comma-separated; default: all, or none with --list
+    #[arg(long, value_name = "KINDS", value_delimiter = ',', value_enum)]
     pub(crate) kinds: Option<Vec<EntityKind>>,
     /// File with a list of entities, one per line
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]

@@ -94,8 +94,8 @@ fn a_broken_element_of_a_list_costs_only_itself() {
         .collect();
     assert_eq!(told.len(), 5, "{told:?}");
     assert_eq!((told[0].as_str(), told[2].as_str(), told[3].as_str()), ("1", "2", "3"));
-    assert!(told[1].contains("x.json:2: column 12: not JSON"), "{}", told[1]);
-    assert!(told[4].contains("x.json:4: not UTF-8: byte 0xff"), "{}", told[4]);
+    assert!(told[1].contains("x.json:2: column 12: invalid JSON"), "{}", told[1]);
+    assert!(told[4].contains("x.json:4: invalid UTF-8: byte 0xff"), "{}", told[4]);
     let error = rows_of("x.json", b"[1 2]", LONGEST_ROW).pop().unwrap().unwrap_err().to_string();
     assert!(error.contains("expected `,` or `]`"), "{error}");
 }
@@ -135,7 +135,12 @@ fn plain_text_by_file_paragraph_and_line() {
     assert_eq!(read(TextBy::Paragraph), [(2, " one\r\ntwo".to_owned()), (7, "three".to_owned())]);
     let lines = [(2, " one"), (3, "two"), (7, "three")];
     assert_eq!(read(TextBy::Line), lines.map(|(n, text)| (n, text.to_owned())));
-    assert!("lines".parse::<TextBy>().unwrap_err().to_string().contains("Did you mean `line`?"));
+    assert!(
+        crate::choice::parse::<TextBy>("data.text_by", "lines")
+            .unwrap_err()
+            .to_string()
+            .contains("Did you mean `line`?")
+    );
 }
 
 #[test]
@@ -193,9 +198,9 @@ fn folders_and_patterns_give_data_files_in_order() {
     assert_eq!(data_files(&[at("**/*.txt")]).unwrap(), [at("sub/c.txt")]);
     // One that does not exist is told when it is opened.
     assert_eq!(data_files(&[at("none.jsonl")]).unwrap(), [at("none.jsonl")]);
-    assert!(data_files(&[at("*.parquet")]).unwrap_err().to_string().contains("nothing matches"));
+    assert!(data_files(&[at("*.parquet")]).unwrap_err().to_string().contains("no file matches"));
     fs::remove_file(at("sub/c.txt")).unwrap();
-    assert!(data_files(&[at("sub")]).unwrap_err().to_string().contains("1 files of other kinds"));
+    assert!(data_files(&[at("sub")]).unwrap_err().to_string().contains("1 files of other types"));
 }
 
 #[test]

@@ -1,55 +1,177 @@
-//! From a JSON value to a row, by its keys.
+//! The row formats: which keys a row of each format has, and how a row is read.
 
+use std::str::FromStr;
+
+use clap::ValueEnum;
 use serde_json::{Map, Value};
 
-use crate::error::RowError;
+use crate::choice;
+use crate::error::{DataError, RowError};
 use crate::nearest::nearest;
-use crate::row::{Format, Message, Row};
-
-const ACCEPTED: &str = "`messages` [{role, content}]; `conversations` [{from, value}]; `instruction`, `input`, `output`; \
-    `instruction`, `context`, `response`; `prompt`, `completion` (or `response`); `question`, `answer`; `query`, `response`; `text`";
-const KNOWN: [&str; 14] = [
-    "messages",
-    "conversations",
-    "instruction",
-    "input",
-    "output",
-    "context",
-    "response",
-    "prompt",
-    "completion",
-    "question",
-    "answer",
-    "query",
-    "text",
-    "history",
-];
+use crate::row::{Message, Row};
 
 type Object = Map<String, Value>;
 
-/// Reads a row made in a program, or parsed from a line.
+/// What a format's keys are and how its rows are read.
+struct Spec {
+    /// Keys that a row of this format has; of several names for one key, any.
+    required: &'static [&'static [&'static str]],
+    /// Further keys, beside `system` and `tools`.
+    optional: &'static [&'static str],
+    /// Keys whose values are lists of messages.
+    message_lists: &'static [&'static str],
+    /// Keys whose values are other lists. In a table, the cells of lists are parsed as JSON.
+    lists: &'static [&'static str],
+    read: fn(&Object) -> Result<Row, RowError>,
+}
+
+const SPEC: Spec = Spec {
+    required: &[],
+    optional: &[],
+    message_lists: &[],
+    lists: &[],
+    read: |object| Err(unknown(object)),
+};
+
+/// Declares [`Format`] with a variant for each entry, and the table [`FORMATS`]: a new format is one new entry.
+macro_rules! formats {
+    ($($(#[doc = $doc:literal])* $format:ident = $spec:expr;)*) => {
+        /// The format of rows. The doc comments are shown in help texts and error messages.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, ValueEnum)]
+        #[value(rename_all = "lower")]
+        pub enum Format {
+            /// Detect the format of each row from its keys
+            #[default]
+            Auto,
+            $($(#[doc = $doc])* $format,)*
+        }
+
+        /// In the order in which formats are tried on a row's keys.
+        const FORMATS: &[(Format, Spec)] = &[$((Format::$format, $spec)),*];
+    };
+}
+
+formats! {
+    /// `messages` [{role, content}]
+    Messages = Spec {
+        required: &[&["messages"]],
+        message_lists: &["messages"],
+        read: |object| conversation(object, ["messages", "conversations"]),
+        ..SPEC
+    };
+    /// `conversations` [{from, value}]
+    ShareGpt = Spec {
+        required: &[&["conversations"]],
+        message_lists: &["conversations"],
+        read: |object| conversation(object, ["conversations", "messages"]),
+        ..SPEC
+    };
+    /// `instruction`, `input`, `output`
+    Alpaca = Spec {
+        required: &[&["instruction"], &["output"]],
+        optional: &["input", "history"],
+        lists: &["history"],
+        read: alpaca,
+        ..SPEC
+    };
+    /// `instruction`, `context`, `response`
+    Dolly = Spec {
+        required: &[&["instruction"], &["response"]],
+        optional: &["context"],
+        read: dolly,
+        ..SPEC
+    };
+    /// `prompt`, `completion` (or `response`)
+    Prompt = Spec {
+        required: &[&["prompt"], &["completion", "response"]],
+        read: prompt,
+        ..SPEC
+    };
+    /// `question`, `answer`
+    Question = Spec {
+        required: &[&["question"], &["answer"]],
+        read: |object| pair(object, "question", "answer"),
+        ..SPEC
+    };
+    /// `query`, `response`
+    Query = Spec {
+        required: &[&["query"], &["response"]],
+        read: |object| pair(object, "query", "response"),
+        ..SPEC
+    };
+    /// `text`
+    Text = Spec {
+        required: &[&["text"]],
+        read: |object| Ok(Row::Text(string(object, "text")?.to_owned())),
+        ..SPEC
+    };
+}
+
+/// Keys that rows of every format may have.
+pub(crate) const COMMON: [&str; 2] = ["system", "tools"];
+
+impl Format {
+    /// Its name in configurations and reports.
+    pub fn name(self) -> String {
+        choice::name(&self)
+    }
+
+    fn spec(self) -> Option<&'static Spec> {
+        FORMATS.iter().find(|(format, _)| *format == self).map(|(_, spec)| spec)
+    }
+}
+
+impl FromStr for Format {
+    type Err = DataError;
+
+    fn from_str(name: &str) -> Result<Self, DataError> {
+        choice::parse("data.format", name)
+    }
+}
+
+/// The keys that the formats read, each once.
+pub(crate) fn known_keys() -> Vec<&'static str> {
+    let mut keys: Vec<&str> = Vec::new();
+    let all = FORMATS.iter().flat_map(|(_, spec)| {
+        spec.required.iter().copied().flatten().chain(spec.optional).copied()
+    });
+    for key in all {
+        if !keys.contains(&key) {
+            keys.push(key);
+        }
+    }
+    keys
+}
+
+/// Whether rows may lack the key.
+pub(crate) fn is_optional(key: &str) -> bool {
+    COMMON.contains(&key) || FORMATS.iter().any(|(_, spec)| spec.optional.contains(&key))
+}
+
+/// Whether the value of the key is a list of messages.
+pub(crate) fn is_message_list(key: &str) -> bool {
+    FORMATS.iter().any(|(_, spec)| spec.message_lists.contains(&key))
+}
+
+/// Whether the value of the key is a list.
+pub(crate) fn is_list(key: &str) -> bool {
+    key == "tools"
+        || is_message_list(key)
+        || FORMATS.iter().any(|(_, spec)| spec.lists.contains(&key))
+}
+
+/// Reads a row from a JSON object.
 ///
 /// # Errors
-/// Keys that make no known shape, a field that is missing or of the wrong kind.
+/// Keys that match no format, a field that is missing or of the wrong type.
 pub fn row_from_value(value: &Value, format: Format) -> Result<Row, RowError> {
     let object = value.as_object().ok_or(RowError::NotAnObject { found: kind(value) })?;
     let format = match format {
-        Format::Auto => detect(object).ok_or_else(|| unknown(object))?,
-        given => given,
+        Format::Auto => detect(object),
+        given => Some(given),
     };
-    match format {
-        Format::Auto => Err(unknown(object)),
-        Format::Messages | Format::ShareGpt => conversation(object, format),
-        Format::Alpaca => alpaca(object),
-        Format::Dolly => {
-            let user = joined(string(object, "instruction")?, optional(object, "context")?);
-            Ok(exchange(system(object)?, user, string(object, "response")?))
-        }
-        Format::Prompt => prompt(object),
-        Format::Question => pair(object, "question", "answer"),
-        Format::Query => pair(object, "query", "response"),
-        Format::Text => Ok(Row::Text(string(object, "text")?.to_owned())),
-    }
+    let spec = format.and_then(Format::spec).ok_or_else(|| unknown(object))?;
+    (spec.read)(object)
 }
 
 /// Data sets made of columns fill absent fields with nulls: those count as absent.
@@ -57,39 +179,30 @@ fn has(object: &Object, key: &str) -> bool {
     object.get(key).is_some_and(|value| !value.is_null())
 }
 
+/// The first format whose required keys the row has.
 pub(crate) fn detect(object: &Object) -> Option<Format> {
-    let has = |key| has(object, key);
-    Some(match () {
-        () if has("messages") => Format::Messages,
-        () if has("conversations") => Format::ShareGpt,
-        () if has("instruction") && has("output") => Format::Alpaca,
-        () if has("instruction") && has("response") => Format::Dolly,
-        () if has("prompt") && (has("completion") || has("response")) => Format::Prompt,
-        () if has("question") && has("answer") => Format::Question,
-        () if has("query") && has("response") => Format::Query,
-        () if has("text") => Format::Text,
-        () => return None,
-    })
+    let fits =
+        |spec: &Spec| spec.required.iter().all(|names| names.iter().any(|name| has(object, name)));
+    FORMATS.iter().find(|(_, spec)| fits(spec)).map(|(format, _)| *format)
 }
 
 fn unknown(object: &Object) -> RowError {
+    let known = known_keys();
     let suggestion = object
         .keys()
-        .filter(|key| !KNOWN.contains(&key.as_str()))
-        .find_map(|key| nearest(key, KNOWN));
+        .filter(|key| !known.contains(&key.as_str()))
+        .find_map(|key| nearest(key, known.iter().copied()));
     let found: Vec<String> = object.keys().map(|key| format!("`{key}`")).collect();
+    let accepted: Vec<String> = FORMATS.iter().map(|(format, _)| choice::help(format)).collect();
     RowError::UnknownKeys {
         found: if found.is_empty() { "none".into() } else { found.join(", ") },
         suggestion,
-        accepted: ACCEPTED,
+        accepted: accepted.join("; "),
     }
 }
 
-fn conversation(object: &Object, format: Format) -> Result<Row, RowError> {
-    let keys = match format {
-        Format::ShareGpt => ["conversations", "messages"],
-        _ => ["messages", "conversations"],
-    };
+/// The conversation under the first of the keys, or else under the second.
+fn conversation(object: &Object, keys: [&str; 2]) -> Result<Row, RowError> {
     let key = if has(object, keys[0]) { keys[0] } else { keys[1] };
     let list = match object.get(key) {
         Some(Value::Array(list)) if !list.is_empty() => list,
@@ -130,7 +243,7 @@ fn message(value: &Value, path: &str) -> Result<Message, RowError> {
         _ if !share_gpt => role,
         "human" | "user" => "user",
         "gpt" | "assistant" | "chatgpt" | "bing" | "function_call" => "assistant",
-        // Chat templates know one role for what a tool answers; an unknown role would be dropped without a word.
+        // Chat templates have one role for the results of tools; an unknown role would be dropped silently.
         "observation" | "function" | "tool" => "tool",
         other => other,
     };
@@ -152,6 +265,7 @@ fn message(value: &Value, path: &str) -> Result<Message, RowError> {
     Ok(Message { role: role.to_owned(), content, extra })
 }
 
+/// The texts of a list of content parts, joined.
 fn text_of_parts(parts: &[Value], path: &str) -> Result<String, RowError> {
     let mut text = String::new();
     for (index, part) in parts.iter().enumerate() {
@@ -193,6 +307,11 @@ fn alpaca(object: &Object) -> Result<Row, RowError> {
     Ok(Row::Chat { messages, tools: tools(object)? })
 }
 
+fn dolly(object: &Object) -> Result<Row, RowError> {
+    let user = joined(string(object, "instruction")?, optional(object, "context")?);
+    Ok(exchange(system(object)?, user, string(object, "response")?))
+}
+
 fn prompt(object: &Object) -> Result<Row, RowError> {
     let key = if has(object, "completion") { "completion" } else { "response" };
     if let (Some(Value::Array(given)), Some(Value::Array(learned))) =
@@ -203,10 +322,10 @@ fn prompt(object: &Object) -> Result<Row, RowError> {
             let path = format!("prompt[{index}]");
             let message = message(value, &path)?;
             if message.role == "assistant" {
-                // All of the assistant's turns are trained, and a prompt must not be.
+                // All of the assistant's turns are trained on; a prompt must not be.
                 return Err(field(
                     &path,
-                    "no assistant's turn in a prompt (use `messages` to train on all turns)",
+                    "a prompt without assistant messages (use `messages` to train on all turns)",
                     Some(value),
                 ));
             }
@@ -225,8 +344,8 @@ fn prompt(object: &Object) -> Result<Row, RowError> {
     })
 }
 
-fn pair(object: &Object, ask: &str, answer: &str) -> Result<Row, RowError> {
-    let user = string(object, ask)?.to_owned();
+fn pair(object: &Object, question: &str, answer: &str) -> Result<Row, RowError> {
+    let user = string(object, question)?.to_owned();
     Ok(exchange(system(object)?, user, string(object, answer)?))
 }
 
@@ -238,7 +357,7 @@ fn exchange(system: Option<&str>, user: String, assistant: &str) -> Row {
     Row::Chat { messages, tools: None }
 }
 
-/// An instruction and what it is about, joined as LLaMA-Factory joins them.
+/// Instruction and input as one text, joined as LLaMA-Factory joins them.
 fn joined(instruction: &str, input: Option<&str>) -> String {
     match input {
         Some(input) if instruction.is_empty() => input.to_owned(),
@@ -256,7 +375,7 @@ fn tools(object: &Object) -> Result<Option<Value>, RowError> {
         Some(value @ Value::String(text)) => match serde_json::from_str(text) {
             Ok(Value::Array(list)) if list.is_empty() => Ok(None),
             Ok(list @ Value::Array(_)) => Ok(Some(list)),
-            _ => Err(field("tools", "a list of tools, or that list as JSON", Some(value))),
+            _ => Err(field("tools", "a list of tools, or a JSON string with one", Some(value))),
         },
         other => Err(field("tools", "a list of tools", other)),
     }
@@ -289,7 +408,7 @@ fn field(key: &str, expected: &'static str, found: Option<&Value>) -> RowError {
             None => "nothing: the key is missing".into(),
             Some(Value::Object(object)) => {
                 let keys: Vec<&str> = object.keys().map(String::as_str).collect();
-                format!("an object of the keys {}", keys.join(", "))
+                format!("an object with the keys {}", keys.join(", "))
             }
             Some(value) => {
                 let text = value.to_string();
@@ -301,6 +420,7 @@ fn field(key: &str, expected: &'static str, found: Option<&Value>) -> RowError {
     }
 }
 
+/// The JSON type of a value, for messages.
 pub(crate) fn kind(value: &Value) -> &'static str {
     match value {
         Value::Null => "null",
@@ -322,7 +442,7 @@ mod tests {
             Row::Chat { messages, .. } => {
                 messages.iter().map(|m| (m.role.as_str(), m.content.as_str())).collect()
             }
-            other => panic!("no chat: {other:?}"),
+            other => panic!("not a chat: {other:?}"),
         }
     }
 
@@ -331,7 +451,7 @@ mod tests {
     }
 
     #[test]
-    fn each_shape_is_known_by_its_keys() {
+    fn each_format_is_detected_from_its_keys() {
         let one = [("user", "q"), ("assistant", "a")];
         for value in [
             json!({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": [{"type": "text", "text": "a"}]}]}),
@@ -352,6 +472,22 @@ mod tests {
     }
 
     #[test]
+    fn formats_have_the_names_and_keys_of_the_configuration() {
+        let names = Format::value_variants().iter().map(|format| format.name());
+        assert_eq!(
+            names.collect::<Vec<_>>().join(" "),
+            "auto messages sharegpt alpaca dolly prompt question query text"
+        );
+        let keys = "messages conversations instruction output input history response context prompt completion \
+            question answer query text";
+        assert_eq!(known_keys().join(" "), keys);
+        let lists = ["messages", "conversations", "history", "tools"];
+        assert!(lists.iter().all(|key| is_list(key)) && !is_list("output"));
+        let optional = ["input", "context", "history", "system", "tools"];
+        assert!(optional.iter().all(|key| is_optional(key)) && !is_optional("prompt"));
+    }
+
+    #[test]
     fn alpaca_history_and_system_come_first() {
         let row = auto(
             json!({"system": "s", "instruction": "i", "input": "x", "output": "o", "history": [["u", "v"]]}),
@@ -369,7 +505,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_keys_are_listed_with_the_nearest() {
+    fn unknown_keys_are_listed_with_the_nearest_known_one() {
         let error = row_from_value(&json!({"mesages": []}), Format::Auto).unwrap_err().to_string();
         assert!(
             error.contains("`mesages`") && error.contains("Did you mean `messages`?"),
@@ -389,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn null_content_beside_tool_calls_stays_null_and_null_extras_go() {
+    fn null_content_with_tool_calls_stays_null_and_null_extras_are_removed() {
         let row = auto(json!({"messages": [
             {"role": "user", "content": "q", "tool_calls": null},
             {"role": "assistant", "content": null, "tool_calls": [{"name": "f"}]}]}));
