@@ -7,7 +7,7 @@ use burn::tensor::backend::Backend;
 use emberlm_data::{Batch, Target};
 use emberlm_lora::random::{generator, unit};
 use emberlm_lora::{InjectError, LoraConfig, inject};
-use emberlm_model::{ModelConfig, WeightForm};
+use emberlm_model::{CausalLm, ModelConfig, WeightForm};
 use emberlm_quant::tensor_file::FloatDtype;
 use emberlm_quant::{QuantFormat, Quantization};
 use serde::Serialize;
@@ -110,25 +110,7 @@ pub fn bench<A: TrainBackend>(
         LoraConfig { r: options.rank, alpha: 2.0 * options.rank as f64, ..LoraConfig::default() };
     inject(model.linears_mut(), &lora, 0, device)?;
     let batch = synthetic_batch(&base.config, options);
-    let activations = match model.activation_type() {
-        DType::F32 => FloatDtype::F32,
-        _ => options.dtype,
-    };
-    let workload = Workload {
-        model: &base.config,
-        quantization,
-        dtype: options.dtype,
-        activations,
-        trainable: &[],
-        lora: Some(lora),
-        rows: options.batch,
-        seq: options.seq,
-        targets: batch.targets.len(),
-        grad_accumulation: 1,
-        recompute: options.recompute,
-        optimizer: Algorithm::AdamW(AdamWConfig::default()),
-    };
-    let planned = workload.footprint().map_err(InjectError::Config)?.total();
+    let planned = planned_bytes(&base.config, &model, options, quantization, lora, &batch)?;
     let supervised = batch.targets.len() as f64;
     let mut optimizer = Optimizer::new(Algorithm::AdamW(AdamWConfig::default()));
     let mut steps = Vec::new();
@@ -174,6 +156,36 @@ pub fn bench<A: TrainBackend>(
         dtype: options.dtype.name().to_owned(),
         loss,
     })
+}
+
+/// The estimated memory of a step.
+fn planned_bytes<A: TrainBackend>(
+    config: &ModelConfig,
+    model: &CausalLm<A>,
+    options: &BenchOptions,
+    quantization: Option<Quantization>,
+    lora: LoraConfig,
+    batch: &Batch,
+) -> Result<u64, InjectError> {
+    let activations = match model.activation_type() {
+        DType::F32 => FloatDtype::F32,
+        _ => options.dtype,
+    };
+    let workload = Workload {
+        model: config,
+        quantization,
+        dtype: options.dtype,
+        activations,
+        trainable: &[],
+        lora: Some(lora),
+        rows: options.batch,
+        seq: options.seq,
+        targets: batch.targets.len(),
+        grad_accumulation: 1,
+        recompute: options.recompute,
+        optimizer: Algorithm::AdamW(AdamWConfig::default()),
+    };
+    Ok(workload.footprint().map_err(InjectError::Config)?.total())
 }
 
 /// Random tokens; the last `supervised` share of each row is supervised.

@@ -1,5 +1,10 @@
 //! A run's events as lines of text, for the terminal and the dashboard.
 
+use emberlm_data::{CacheEvent, Layout, Summary};
+use emberlm_lora::walk::ParamCount;
+use indicatif::HumanCount;
+
+use crate::cli::plan::proposals;
 use crate::config::{Change, shown};
 use crate::memory::footprint::{MemoryEstimate, Size};
 use crate::run::Event;
@@ -8,11 +13,6 @@ use crate::run::prepare::SourceDraws;
 use crate::trainer::check::Spike;
 use crate::trainer::metrics::StepMetrics;
 use crate::trainer::plan::Plan;
-use emberlm_data::{CacheEvent, Layout, Summary};
-use emberlm_lora::walk::ParamCount;
-use indicatif::HumanCount;
-
-use crate::cli::plan::proposals;
 
 /// The lines of an event; `None` for one without any. `ansi`: whether colours can be shown.
 pub(super) fn format_event(event: &Event<'_>, log_every: u64, ansi: bool) -> Option<String> {

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use crate::memory::footprint::Size;
-use crate::run::Event;
-use crate::run::metrics::row::StepRow;
 use indicatif::{ProgressBar, ProgressStyle};
 
 use super::format_event::format_event;
 use crate::cli::color;
+use crate::memory::footprint::Size;
+use crate::run::Event;
+use crate::run::metrics::row::StepRow;
 
 /// The bar is cut off at the terminal's width, so what matters most is first.
 const TEMPLATE: &str = "{bar:24.cyan/dim} {percent:>3} %  {pos}/{len}  {eta} left  {wide_msg}";

@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::memory::footprint::Size;
-use crate::run::metrics::row::StepRow;
+use indicatif::FormattedDuration;
 use ratatui::Frame;
 use ratatui::layout::{Alignment, Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -13,6 +12,9 @@ use ratatui::text::{Line, Span};
 use ratatui::widgets::{
     Axis, Block, BorderType, Chart, Dataset, Gauge, GraphType, Padding, Paragraph,
 };
+
+use crate::memory::footprint::Size;
+use crate::run::metrics::row::StepRow;
 
 /// Log lines that are kept.
 const LINES: usize = 200;
@@ -182,10 +184,14 @@ impl Dashboard {
         let step = self.last.as_ref().map_or(0, |row| row.metrics.step);
         let share = if self.steps == 0 { 0.0 } else { step as f64 / self.steps as f64 };
         let left = match self.left(elapsed) {
-            Some(left) => format!("{} left", clock(left)),
+            Some(left) => format!("{} left", FormattedDuration(left)),
             None => "…".to_owned(),
         };
-        let label = format!("{step} / {} steps · {} elapsed · {left}", self.steps, clock(elapsed));
+        let label = format!(
+            "{step} / {} steps · {} elapsed · {left}",
+            self.steps,
+            FormattedDuration(elapsed)
+        );
         let gauge = Gauge::default()
             .ratio(share.clamp(0.0, 1.0))
             .label(label)
@@ -278,24 +284,13 @@ fn short(rate: f64) -> String {
     format!("{rate:.1e}")
 }
 
-/// `1:02:03` or `02:03`.
-fn clock(time: Duration) -> String {
-    let seconds = time.as_secs();
-    let (hours, minutes, seconds) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
-    if hours > 0 {
-        format!("{hours}:{minutes:02}:{seconds:02}")
-    } else {
-        format!("{minutes:02}:{seconds:02}")
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use crate::trainer::metrics::StepMetrics;
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
     use super::*;
+    use crate::trainer::metrics::StepMetrics;
 
     fn row(step: u64) -> StepRow {
         let x = step as f64 / 100.0;
@@ -336,7 +331,7 @@ mod tests {
         let all = rows.join("\n");
         for text in [
             "runs/first",
-            "50 / 100 steps · 01:00 elapsed · 00:50 left",
+            "50 / 100 steps · 00:01:00 elapsed · 00:00:50 left",
             "loss        1.4463",
             "evaluation  1.6250",
             "grad norm   0.500",

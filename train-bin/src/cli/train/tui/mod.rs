@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use crate::run::Event;
 use anyhow::{Context, Result, bail};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::cursor::Show;
@@ -21,6 +20,7 @@ use ratatui::crossterm::execute;
 
 use super::format_event::format_event;
 use crate::cli::usage::WrongUsage;
+use crate::run::Event;
 use dashboard::Dashboard;
 
 /// Time between two frames.
