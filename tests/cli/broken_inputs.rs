@@ -309,6 +309,7 @@ fn a_backend_that_is_not_built_in() {
 }
 
 #[test]
+#[cfg(feature = "ndarray")]
 fn a_dtype_that_the_backend_lacks() {
     let train = TRAIN.replace("flex", "ndarray");
     let command_line = format!("{train} --dtype bf16");

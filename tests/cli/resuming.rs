@@ -102,6 +102,7 @@ fn a_killed_run_equals_an_uninterrupted_one_on_flex() {
 }
 
 #[test]
+#[cfg(feature = "ndarray")]
 fn a_killed_run_equals_an_uninterrupted_one_on_ndarray() {
     law_5("ndarray", "steps = 16\nsave_every = 2\neval_every = 4\nweight_decay = 0.1");
 }
