@@ -23,9 +23,9 @@ pub use run::run;
 pub use trainer::clip::{ClipConfig, Clipper};
 pub use trainer::grads::Gradients;
 pub use trainer::optimizer::{
-    AdafactorConfig, AdamWConfig, Algorithm, LionConfig, MuonConfig, MuonScale, Optimizer,
-    OptimizerBackend, OptimizerConfig, OptimizerState, ParamGroups, SgdConfig, StateDtype,
-    StateError, StateTensor,
+    AdafactorConfig, AdamW8bitConfig, AdamWConfig, Algorithm, LionConfig, MuonConfig, MuonScale,
+    Optimizer, OptimizerBackend, OptimizerConfig, OptimizerState, ParamGroups, SgdConfig,
+    StateDtype, StateError, StateTensor,
 };
 pub use trainer::plan::Plan;
 pub use trainer::schedule::{Curve, DecayShape, LearningRate};

@@ -4,7 +4,7 @@ use burn::backend::Autodiff;
 use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
-use emberlm::{AdamWConfig, Algorithm, Gradients, Optimizer, OptimizerBackend};
+use emberlm::{AdamW8bitConfig, AdamWConfig, Algorithm, Gradients, Optimizer, OptimizerBackend};
 use emberlm_quant::TensorFile;
 use emberlm_quant::host::float_tensor;
 use emberlm_tests::{assert_close, golden_json, golden_tensors, number, values};
@@ -98,7 +98,7 @@ impl Golden {
 fn trajectory_equals<B: OptimizerBackend>() {
     let golden = Golden::read();
     let mut compared = 0;
-    golden.run::<B>(Algorithm::AdamW8bit(golden.config()), |step, params| {
+    golden.run::<B>(Algorithm::AdamW8bit(AdamW8bitConfig(golden.config())), |step, params| {
         for (name, param) in params.all() {
             let Some(expected) = golden.after("param", name, step) else { continue };
             // A moment on the border between two codes may fall to either side of it by rounding, which moves its
@@ -137,7 +137,7 @@ fn root_mean_square(a: &[f64], b: &[f64]) -> f64 {
 #[test]
 fn the_cpu_librarys_table_makes_little_difference() {
     let golden = Golden::read();
-    golden.run::<Flex>(Algorithm::AdamW8bit(golden.config()), |step, params| {
+    golden.run::<Flex>(Algorithm::AdamW8bit(AdamW8bitConfig(golden.config())), |step, params| {
         for (name, param) in params.all() {
             let Some(table) = golden.after("table", name, step) else { continue };
             let start = values(matrix::<Flex>(&golden.file, &format!("start.{name}"), 0));
@@ -181,7 +181,7 @@ fn small_gradients_beside_large_ones_move_nothing_too_far() {
     };
     let config = AdamWConfig::default();
     let exact = run(Algorithm::AdamW(config));
-    let found = run(Algorithm::AdamW8bit(config));
+    let found = run(Algorithm::AdamW8bit(AdamW8bitConfig(config)));
     let greatest = found.iter().fold(0.0f64, |max, value| max.max(value.abs()));
     println!("greatest {greatest:.2e}, difference {:.2e}", root_mean_square(&found, &exact));
     assert!(greatest < 12.0 * 1e-3 * 2.0, "a weight moved {greatest} in 12 steps of 1e-3");
@@ -191,7 +191,7 @@ fn small_gradients_beside_large_ones_move_nothing_too_far() {
 fn a_weight_without_gradients_only_decays() {
     let golden = Golden::read();
     let config = AdamWConfig { weight_decay: 0.0, ..golden.config() };
-    golden.run::<Flex>(Algorithm::AdamW8bit(config), |_, params| {
+    golden.run::<Flex>(Algorithm::AdamW8bit(AdamW8bitConfig(config)), |_, params| {
         // Rows 5 and 40 to 43 never get a gradient; the blocks of 256 elements that they lie in do.
         let start = matrix::<Flex>(&golden.file, "start.ragged", 0);
         let now = params.ragged.val();
@@ -211,7 +211,7 @@ fn two_bytes_an_element() {
     assert_eq!(bytes(Algorithm::AdamW(config)), 8 * (whole + ragged + small));
     let scales = 4 * 2 * (16 + 17);
     assert_eq!(
-        bytes(Algorithm::AdamW8bit(config)),
+        bytes(Algorithm::AdamW8bit(AdamW8bitConfig(config))),
         2 * (whole + ragged) + scales + 8 * small,
         "two bytes an element and a scale for 256; small ones in 32 bits"
     );
@@ -236,7 +236,8 @@ fn parts_of_a_large_parameter_are_independent() {
             float_tensor::<Autodiff<Flex>, 2>(values, [1, range.len()], &device)
         };
         let mut large = Large { weight: Param::from_tensor(tensor(1).require_grad()) };
-        let mut optimizer = Optimizer::<Flex>::new(Algorithm::AdamW8bit(AdamWConfig::default()));
+        let mut optimizer =
+            Optimizer::<Flex>::new(Algorithm::AdamW8bit(AdamW8bitConfig(AdamWConfig::default())));
         for seed in 2..4 {
             let loss = (large.weight.val() * tensor(seed)).sum();
             let mut gradients = Gradients::default();

@@ -5,8 +5,8 @@ use burn::module::{Module, Param};
 use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use emberlm::{
-    AdamWConfig, Algorithm, ClipConfig, Clipper, Gradients, Optimizer, OptimizerConfig,
-    ParamGroups, SgdConfig, StateError,
+    AdamW8bitConfig, AdamWConfig, Algorithm, ClipConfig, Clipper, Gradients, Optimizer,
+    OptimizerConfig, ParamGroups, SgdConfig, StateError,
 };
 use emberlm_quant::host::float_tensor;
 use emberlm_tests::values;
@@ -115,7 +115,7 @@ fn norms_and_biases_decay_only_when_asked_to() {
     for (decay_norms_and_biases, norm) in [(false, 0.0), (true, 0.05)] {
         let groups = ParamGroups { decay_norms_and_biases, ..ParamGroups::default() };
         let adamw = AdamWConfig { weight_decay: 0.5, ..AdamWConfig::default() };
-        for algorithm in [Algorithm::AdamW(adamw), Algorithm::AdamW8bit(adamw)] {
+        for algorithm in [Algorithm::AdamW(adamw), Algorithm::AdamW8bit(AdamW8bitConfig(adamw))] {
             let mut optimizer = Optimizer::new(OptimizerConfig { algorithm, groups });
             let model = Model::new();
             let gradients = model.gradients(1.0, 1.0);

@@ -6,8 +6,8 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use emberlm::trainer::optimizer::{OptimizerState, StateDtype, StateError, StateTensor};
 use emberlm::{
-    AdafactorConfig, AdamWConfig, Algorithm, Gradients, LionConfig, MuonConfig, MuonScale,
-    Optimizer, OptimizerBackend, SgdConfig,
+    AdafactorConfig, AdamW8bitConfig, AdamWConfig, Algorithm, Gradients, LionConfig, MuonConfig,
+    MuonScale, Optimizer, OptimizerBackend, SgdConfig,
 };
 use emberlm_quant::host::float_tensor;
 
@@ -72,7 +72,7 @@ fn configs() -> Vec<Algorithm> {
     let (momentum, nesterov) = (0.9, true);
     vec![
         Algorithm::AdamW(adamw),
-        Algorithm::AdamW8bit(adamw),
+        Algorithm::AdamW8bit(AdamW8bitConfig(adamw)),
         Algorithm::Lion(LionConfig { weight_decay, ..LionConfig::default() }),
         Algorithm::Adafactor(AdafactorConfig { weight_decay, ..AdafactorConfig::default() }),
         Algorithm::Sgd(SgdConfig { momentum, nesterov, weight_decay }),

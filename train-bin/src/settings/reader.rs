@@ -184,16 +184,12 @@ impl Reader {
         doc: &'static str,
         mut read: impl FnMut(&mut Self) -> T,
     ) -> Option<Vec<T>> {
-        let spec = Spec::<Vec<Value>> {
-            setting: self.new_setting(name, doc, SettingKind::Sections),
-            from_toml: |value, _| value.as_array().cloned().ok_or(Refusal::Type),
-            text: |_| String::new(),
-            zero_is_off: false,
-            is_tolerated: false,
-            reader: self,
-        };
+        let list = |value: &Value, _: &Path| value.as_array().cloned().ok_or(Refusal::Type);
+        let spec =
+            self.spec::<Vec<Value>>(name, doc, SettingKind::Sections, list, |_| String::new());
         let key = spec.setting.key.clone();
-        let given = spec.optional("none");
+        // The rows themselves are compared on resume.
+        let given = spec.changes_nothing().optional("none");
         // What an element may hold is declared even if there is none.
         let outer = std::mem::replace(&mut self.section, format!("{key}[]"));
         let before = self.faults.len();
@@ -262,29 +258,17 @@ impl Reader {
         name: &'static str,
         doc: &'static str,
     ) -> Spec<'_, T> {
-        Spec {
-            setting: self.new_setting(name, doc, T::kind()),
-            from_toml: T::from_toml,
-            text: T::text,
-            zero_is_off: false,
-            is_tolerated: false,
-            reader: self,
-        }
+        self.spec(name, doc, T::kind(), T::from_toml, T::text)
     }
 
     /// One of a few names.
     pub fn choice<T: Choice>(&mut self, name: &'static str, doc: &'static str) -> Spec<'_, T> {
-        Spec {
-            setting: self.new_setting(name, doc, SettingKind::Choice(T::choices())),
-            from_toml: |value, _| {
-                let name = value.as_str().ok_or(Refusal::Type)?;
-                T::from_choice_name(name).ok_or(Refusal::Value(None))
-            },
-            text: |choice| format!("{:?}", choice.choice_name()),
-            zero_is_off: false,
-            is_tolerated: false,
-            reader: self,
-        }
+        let from_toml = |value: &Value, _: &Path| {
+            let name = value.as_str().ok_or(Refusal::Type)?;
+            T::from_choice_name(name).ok_or(Refusal::Value(None))
+        };
+        let text = |choice: &T| format!("{:?}", choice.choice_name());
+        self.spec(name, doc, SettingKind::Choice(T::choices()), from_toml, text)
     }
 
     /// One of a few names, or `"none"`.
@@ -296,20 +280,15 @@ impl Reader {
     ) -> Spec<'_, Option<T>> {
         let mut choices = vec![("none".to_owned(), none.to_owned())];
         choices.extend(T::choices());
-        Spec {
-            setting: self.new_setting(name, doc, SettingKind::Choice(choices)),
-            from_toml: |value, _| match value.as_str().ok_or(Refusal::Type)? {
-                "none" => Ok(None),
-                name => T::from_choice_name(name).map(Some).ok_or(Refusal::Value(None)),
-            },
-            text: |choice| {
-                let name = choice.as_ref().map_or("none".to_owned(), Choice::choice_name);
-                format!("{name:?}")
-            },
-            zero_is_off: false,
-            is_tolerated: false,
-            reader: self,
-        }
+        let from_toml = |value: &Value, _: &Path| match value.as_str().ok_or(Refusal::Type)? {
+            "none" => Ok(None),
+            name => T::from_choice_name(name).map(Some).ok_or(Refusal::Value(None)),
+        };
+        let text = |choice: &Option<T>| {
+            let name = choice.as_ref().map_or("none".to_owned(), Choice::choice_name);
+            format!("{name:?}")
+        };
+        self.spec(name, doc, SettingKind::Choice(choices), from_toml, text)
     }
 
     /// The full name of a key of the section.
@@ -461,6 +440,19 @@ impl Reader {
         }
     }
 
+    fn spec<T>(
+        &mut self,
+        name: &'static str,
+        doc: &'static str,
+        kind: SettingKind,
+        from_toml: fn(&Value, &Path) -> Result<T, Refusal>,
+        text: fn(&T) -> String,
+    ) -> Spec<'_, T> {
+        let setting = self.new_setting(name, doc, kind);
+        let (zero_is_off, is_tolerated) = (false, false);
+        Spec { reader: self, setting, from_toml, text, zero_is_off, is_tolerated }
+    }
+
     fn new_setting(&self, name: &str, doc: &'static str, kind: SettingKind) -> Setting {
         Setting {
             key: join(&self.section, name),
@@ -542,7 +534,10 @@ impl Reader {
     fn push(&mut self, key: &str, kind: FaultKind) {
         // What is missing in a list of sections is missing in its section.
         let section = key.rsplit_once('.').map_or(key, |(section, _)| section);
-        let place = self.places.get(key).or_else(|| self.places.get(section).filter(|_| section.contains('[')));
+        let place = self
+            .places
+            .get(key)
+            .or_else(|| self.places.get(section).filter(|_| section.contains('[')));
         let origin: Option<Origin> = place.and_then(|place| place.origin.clone());
         self.faults.push(Fault { origin, kind });
     }

@@ -89,8 +89,8 @@ fn meaning(setting: &Setting) -> String {
     }
     match setting.effect {
         Effect::None => {}
-        Effect::OnSteps => text += " A resumed run refuses a change without `--allow-changes`.",
-        Effect::OnWeights => text += " A resumed run refuses a change.",
+        Effect::OnSteps => text += " Changed on resume only with `--allow-changes`.",
+        Effect::OnWeights => text += " Fixed on resume.",
     }
     text
 }

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::trainer::optimizer::{
-    AdafactorConfig, AdamWConfig, LionConfig, MuonConfig, MuonScale, ParamGroups,
+    AdafactorConfig, AdamW8bitConfig, AdamWConfig, LionConfig, MuonConfig, MuonScale, ParamGroups,
 };
 
 #[test]
@@ -13,7 +13,10 @@ fn defaults_follow_the_optimizer() {
         read
     };
     assert_eq!(optimizer("adamw"), Algorithm::AdamW(AdamWConfig::default()));
-    assert_eq!(optimizer("adamw8bit"), Algorithm::AdamW8bit(AdamWConfig::default()));
+    assert_eq!(
+        optimizer("adamw8bit"),
+        Algorithm::AdamW8bit(AdamW8bitConfig(AdamWConfig::default()))
+    );
     assert_eq!(optimizer("lion"), Algorithm::Lion(LionConfig::default()));
     assert_eq!(optimizer("adafactor"), Algorithm::Adafactor(AdafactorConfig::default()));
     assert_eq!(optimizer("muon"), Algorithm::Muon(MuonConfig::DEFAULT));
@@ -30,7 +33,7 @@ fn every_constant_reaches_its_optimizer() {
     let adafactor = AdafactorConfig { eps: 1e-6, clip_threshold: 0.5, weight_decay: 0.1 };
     for (text, expected) in [
         ("optimizer = 'adamw'", Algorithm::AdamW(adamw)),
-        ("optimizer = 'adamw8bit'", Algorithm::AdamW8bit(adamw)),
+        ("optimizer = 'adamw8bit'", Algorithm::AdamW8bit(AdamW8bitConfig(adamw))),
         ("optimizer = 'lion'", Algorithm::Lion(lion)),
         ("optimizer = 'adafactor'\nclip_threshold = 0.5", Algorithm::Adafactor(adafactor)),
         ("optimizer = 'sgd'\nmomentum = 0.5\nnesterov = true", Algorithm::Sgd(sgd)),

@@ -9,7 +9,7 @@ use burn::tensor::backend::Backend;
 use serde::Serialize;
 
 use crate::settings::Reader;
-use crate::trainer::optimizer::adamw::{eps, weight_decay};
+use crate::trainer::optimizer::adamw::{elements, eps, weight_decay};
 
 use crate::trainer::optimizer::rule::{ParamState, ParamUpdate, UpdateRule, tensor_bytes};
 use crate::trainer::optimizer::state::{OptimizerState, StateError, StateReader};
@@ -45,10 +45,10 @@ impl AdafactorConfig {
     }
 
     /// Bytes of state for a parameter.
-    pub(crate) fn state_bytes(shape: &[usize]) -> u64 {
+    pub(crate) fn state_bytes(&self, _path: &str, shape: &[usize]) -> u64 {
         match shape {
             &[rows, columns] => 4 * (rows + columns) as u64,
-            _ => 4 * shape.iter().product::<usize>() as u64,
+            _ => 4 * elements(shape),
         }
     }
 }

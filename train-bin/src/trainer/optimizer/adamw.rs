@@ -34,9 +34,9 @@ impl AdamWConfig {
         }
     }
 
-    /// Bytes of state for a parameter with `elements` elements.
-    pub(crate) fn state_bytes(elements: u64) -> u64 {
-        8 * elements
+    /// Bytes of state for a parameter.
+    pub(crate) fn state_bytes(&self, _path: &str, shape: &[usize]) -> u64 {
+        8 * elements(shape)
     }
 }
 
@@ -44,6 +44,11 @@ impl Default for AdamWConfig {
     fn default() -> Self {
         Self::DEFAULT
     }
+}
+
+/// Elements of a parameter.
+pub(crate) fn elements(shape: &[usize]) -> u64 {
+    shape.iter().product::<usize>() as u64
 }
 
 /// `train.betas`, of all optimizers with two running means.

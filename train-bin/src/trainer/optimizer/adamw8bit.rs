@@ -7,8 +7,10 @@ use burn::tensor::Tensor;
 use burn::tensor::backend::Backend;
 use emberlm_quant::codec::blockwise::{BLOCK, BlockwiseVector};
 use emberlm_quant::{Blockwise, DynamicMap, QuantBackend};
+use serde::Serialize;
 
-use crate::trainer::optimizer::adamw::{AdamWConfig, EXP_AVG, EXP_AVG_SQ, Moments};
+use crate::settings::Reader;
+use crate::trainer::optimizer::adamw::{AdamWConfig, EXP_AVG, EXP_AVG_SQ, Moments, elements};
 use crate::trainer::optimizer::backend::OptimizerBackend;
 use crate::trainer::optimizer::rule::{ParamState, ParamUpdate, UpdateRule};
 use crate::trainer::optimizer::state::{OptimizerState, StateDtype, StateError, StateReader};
@@ -19,17 +21,26 @@ pub const MIN_8BIT_SIZE: usize = 4096;
 /// Elements that are decoded at a time, so that a large embedding's moments never exist in 32 bits as a whole.
 const PART: usize = 1 << 14 << BLOCK.ilog2();
 
-/// AdamW's update rule with moments in 8 bits.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct EightBit(pub(crate) AdamWConfig);
+/// The constants of AdamW, with moments in 8 bits.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+#[serde(transparent)]
+pub struct AdamW8bitConfig(pub AdamWConfig);
 
-impl EightBit {
-    /// Bytes of state for a parameter with `elements` elements.
-    pub(crate) fn state_bytes(elements: u64) -> u64 {
-        if elements < MIN_8BIT_SIZE as u64 {
-            return AdamWConfig::state_bytes(elements);
+impl AdamW8bitConfig {
+    /// PyTorch's, without decay.
+    pub const DEFAULT: Self = Self(AdamWConfig::DEFAULT);
+
+    /// Reads its settings.
+    pub(crate) fn read(self, s: &mut Reader) -> Self {
+        Self(self.0.read(s))
+    }
+
+    /// Bytes of state for a parameter.
+    pub(crate) fn state_bytes(&self, path: &str, shape: &[usize]) -> u64 {
+        match elements(shape) {
+            few if few < MIN_8BIT_SIZE as u64 => self.0.state_bytes(path, shape),
+            many => 2 * (many + 4 * many.div_ceil(BLOCK as u64)),
         }
-        2 * (elements + 4 * elements.div_ceil(BLOCK as u64))
     }
 }
 
@@ -185,7 +196,7 @@ impl<B: Backend> EightBitState<B> {
     }
 }
 
-impl<B: OptimizerBackend> UpdateRule<B> for EightBit {
+impl<B: OptimizerBackend> UpdateRule<B> for AdamW8bitConfig {
     type State = EightBitState<B>;
 
     fn update(

@@ -5,7 +5,7 @@ use burn::tensor::backend::Backend;
 use serde::Serialize;
 
 use crate::settings::{Pair, Reader};
-use crate::trainer::optimizer::adamw::{betas, weight_decay};
+use crate::trainer::optimizer::adamw::{betas, elements, weight_decay};
 
 use crate::trainer::optimizer::rule::{Momentum, ParamUpdate, UpdateRule};
 
@@ -27,9 +27,9 @@ impl LionConfig {
         Self { betas: betas(s, self.betas), weight_decay: weight_decay(s, self.weight_decay) }
     }
 
-    /// Bytes of state for a parameter with `elements` elements.
-    pub(crate) fn state_bytes(elements: u64) -> u64 {
-        4 * elements
+    /// Bytes of state for a parameter.
+    pub(crate) fn state_bytes(&self, _path: &str, shape: &[usize]) -> u64 {
+        4 * elements(shape)
     }
 }
 

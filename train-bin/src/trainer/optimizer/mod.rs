@@ -24,7 +24,6 @@ use burn::tensor::backend::{AutodiffBackend, Backend};
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 use emberlm_lora::walk::{ParamMapper, ParamVisitor, for_each_param, map_params};
-
 use serde::Serialize;
 
 use crate::settings::Reader;
@@ -32,6 +31,7 @@ use crate::trainer::grads::Gradients;
 
 pub use adafactor::AdafactorConfig;
 pub use adamw::AdamWConfig;
+pub use adamw8bit::AdamW8bitConfig;
 pub use backend::OptimizerBackend;
 pub use groups::{AbFactors, ParamGroups};
 pub use lion::LionConfig;
@@ -39,27 +39,61 @@ pub use muon::{MuonConfig, MuonScale};
 pub use sgd::SgdConfig;
 pub use state::{OptimizerState, StateDtype, StateError, StateTensor};
 
-use adamw8bit::EightBit;
 use groups::{Calibration, factors};
 use rule::{DynOptimizer, ParamUpdate, PerParam, UpdateRule};
 use state::StateReader;
 
-/// An optimizer with its constants: `train.optimizer`.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
-#[serde(tag = "optimizer", rename_all = "lowercase")]
-pub enum Algorithm {
-    /// AdamW.
-    AdamW(AdamWConfig),
-    /// AdamW with moments in 8 bits.
-    AdamW8bit(AdamWConfig),
-    /// Lion.
-    Lion(LionConfig),
-    /// Adafactor.
-    Adafactor(AdafactorConfig),
-    /// Gradient descent, with or without momentum.
-    Sgd(SgdConfig),
-    /// Muon for matrices, AdamW for the rest.
-    Muon(MuonConfig),
+/// From a list of optimizers: the enum, its names, and the dispatch to what each optimizer's own file has (defaults, settings,
+/// size of the state, update rule).
+macro_rules! optimizers {
+    ($($variant:ident($config:ty): $name:literal, $help:literal;)+) => {
+        /// An optimizer with its constants: `train.optimizer`.
+        #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+        #[serde(tag = "optimizer")]
+        pub enum Algorithm {
+            $(#[doc = $help] #[serde(rename = $name)] $variant($config),)+
+        }
+
+        impl Algorithm {
+            /// Every optimizer, with its default constants.
+            const ALL: &[Self] = &[$(Self::$variant(<$config>::DEFAULT)),+];
+
+            /// Its name, as `train.optimizer` has it.
+            pub const fn name(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $name),+ }
+            }
+
+            const fn help(&self) -> &'static str {
+                match self { $(Self::$variant(_) => $help),+ }
+            }
+
+            fn read_constants(self, s: &mut Reader) -> Self {
+                match self { $(Self::$variant(config) => Self::$variant(config.read(s))),+ }
+            }
+
+            /// Bytes of state for a parameter, in f32.
+            pub fn state_bytes(&self, path: &str, shape: &[usize]) -> u64 {
+                match self { $(Self::$variant(config) => config.state_bytes(path, shape)),+ }
+            }
+
+            /// The update rule with its state: a fresh one, or that of a checkpoint.
+            fn start<B: OptimizerBackend>(
+                self,
+                from: Option<(&mut StateReader<'_>, &B::Device)>,
+            ) -> Result<Box<dyn DynOptimizer<B>>, StateError> {
+                match self { $(Self::$variant(rule) => boxed(rule, from)),+ }
+            }
+        }
+    };
+}
+
+optimizers! {
+    AdamW(AdamWConfig): "adamw", "AdamW";
+    AdamW8bit(AdamW8bitConfig): "adamw8bit", "AdamW with moments in 8 bits: a quarter of the state";
+    Lion(LionConfig): "lion", "The sign of a running mean: half of AdamW's state";
+    Adafactor(AdafactorConfig): "adafactor", "Mean squares of rows and columns: hardly any state";
+    Sgd(SgdConfig): "sgd", "Gradient descent with momentum";
+    Muon(MuonConfig): "muon", "Orthogonal momentum for matrices, AdamW for the rest";
 }
 
 /// The configuration of an optimizer.
@@ -78,88 +112,21 @@ impl From<Algorithm> for OptimizerConfig {
 }
 
 impl Algorithm {
-    /// Every optimizer, with its default constants.
-    const ALL: [Self; 6] = [
-        Self::AdamW(AdamWConfig::DEFAULT),
-        Self::AdamW8bit(AdamWConfig::DEFAULT),
-        Self::Lion(LionConfig::DEFAULT),
-        Self::Adafactor(AdafactorConfig::DEFAULT),
-        Self::Sgd(SgdConfig::DEFAULT),
-        Self::Muon(MuonConfig::DEFAULT),
-    ];
-
-    /// Its name, as `train.optimizer` has it, and a description.
-    const fn described(&self) -> (&'static str, &'static str) {
-        match self {
-            Self::AdamW(_) => ("adamw", "AdamW"),
-            Self::AdamW8bit(_) => {
-                ("adamw8bit", "AdamW with moments in 8 bits: a quarter of the state")
-            }
-            Self::Lion(_) => ("lion", "the sign of a running mean: half of AdamW's state"),
-            Self::Adafactor(_) => {
-                ("adafactor", "mean squares of rows and columns: hardly any state")
-            }
-            Self::Sgd(_) => ("sgd", "gradient descent with momentum"),
-            Self::Muon(_) => ("muon", "orthogonal momentum for matrices, AdamW for the rest"),
-        }
-    }
-
-    /// Its name, as `train.optimizer` has it.
-    pub const fn name(&self) -> &'static str {
-        self.described().0
-    }
-
     /// Reads `train.optimizer` and the settings of the optimizer that is chosen.
     pub(crate) fn read(s: &mut Reader) -> Self {
         let chosen =
-            s.choice::<Self>("optimizer", "The optimizer").also_called(&["optim"]).or(Self::ALL[0]);
-        s.choice_with_settings("optimizer", chosen, |algorithm, s| match algorithm {
-            Self::AdamW(config) => Self::AdamW(config.read(s)),
-            Self::AdamW8bit(config) => Self::AdamW8bit(config.read(s)),
-            Self::Lion(config) => Self::Lion(config.read(s)),
-            Self::Adafactor(config) => Self::Adafactor(config.read(s)),
-            Self::Sgd(config) => Self::Sgd(config.read(s)),
-            Self::Muon(config) => Self::Muon(config.read(s)),
-        })
-    }
-
-    /// Bytes of state for a parameter, in f32.
-    pub fn state_bytes(&self, path: &str, shape: &[usize]) -> u64 {
-        let elements = shape.iter().product::<usize>() as u64;
-        match self {
-            Self::AdamW(_) => AdamWConfig::state_bytes(elements),
-            Self::AdamW8bit(_) => EightBit::state_bytes(elements),
-            Self::Lion(_) => LionConfig::state_bytes(elements),
-            Self::Adafactor(_) => AdafactorConfig::state_bytes(shape),
-            Self::Sgd(config) => config.state_bytes(elements),
-            Self::Muon(_) => MuonConfig::state_bytes(path, shape),
-        }
-    }
-
-    /// The update rule with its state: a fresh one, or that of a checkpoint.
-    fn start<B: OptimizerBackend>(
-        self,
-        from: Option<(&mut StateReader<'_>, &B::Device)>,
-    ) -> Result<Box<dyn DynOptimizer<B>>, StateError> {
-        match self {
-            Self::AdamW(rule) => boxed(rule, from),
-            Self::AdamW8bit(config) => boxed(EightBit(config), from),
-            Self::Lion(rule) => boxed(rule, from),
-            Self::Adafactor(rule) => boxed(rule, from),
-            Self::Sgd(rule) => boxed(rule, from),
-            Self::Muon(rule) => boxed(rule, from),
-        }
+            s.choice::<Self>("optimizer", "Optimizer").also_called(&["optim"]).or(Self::ALL[0]);
+        s.choice_with_settings("optimizer", chosen, Self::read_constants)
     }
 }
 
 impl ValueEnum for Algorithm {
     fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
+        Self::ALL
     }
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
-        let (name, help) = self.described();
-        Some(PossibleValue::new(name).help(help))
+        Some(PossibleValue::new(self.name()).help(self.help()))
     }
 }
 

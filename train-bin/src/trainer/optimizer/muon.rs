@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::settings::Reader;
 use crate::trainer::optimizer::sgd::momentum;
 
-use crate::trainer::optimizer::adamw::{AdamWConfig, EXP_AVG, EXP_AVG_SQ, Moments};
+use crate::trainer::optimizer::adamw::{AdamWConfig, EXP_AVG, EXP_AVG_SQ, Moments, elements};
 use crate::trainer::optimizer::backend::OptimizerBackend;
 use crate::trainer::optimizer::groups::is_embedding_or_head;
 use crate::trainer::optimizer::rule::{
@@ -89,9 +89,11 @@ impl MuonConfig {
     }
 
     /// Bytes of state for a parameter.
-    pub(crate) fn state_bytes(path: &str, shape: &[usize]) -> u64 {
-        let elements = shape.iter().product::<usize>() as u64;
-        if Self::takes(path, shape) { 4 * elements } else { AdamWConfig::state_bytes(elements) }
+    pub(crate) fn state_bytes(&self, path: &str, shape: &[usize]) -> u64 {
+        match Self::takes(path, shape) {
+            true => 4 * elements(shape),
+            false => self.adamw.state_bytes(path, shape),
+        }
     }
 
     /// Whether a parameter is updated by Muon, not by AdamW.

@@ -5,7 +5,7 @@ use burn::tensor::backend::Backend;
 use serde::Serialize;
 
 use crate::settings::Reader;
-use crate::trainer::optimizer::adamw::weight_decay;
+use crate::trainer::optimizer::adamw::{elements, weight_decay};
 
 use crate::trainer::optimizer::rule::{Momentum, ParamUpdate, UpdateRule};
 
@@ -35,9 +35,9 @@ impl SgdConfig {
         Self { momentum, nesterov, weight_decay: weight_decay(s, self.weight_decay) }
     }
 
-    /// Bytes of state for a parameter with `elements` elements.
-    pub(crate) fn state_bytes(&self, elements: u64) -> u64 {
-        if self.momentum == 0.0 { 0 } else { 4 * elements }
+    /// Bytes of state for a parameter.
+    pub(crate) fn state_bytes(&self, _path: &str, shape: &[usize]) -> u64 {
+        if self.momentum == 0.0 { 0 } else { 4 * elements(shape) }
     }
 }
 
