@@ -19,7 +19,6 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        #[source]
         cause: std::io::Error,
     },
     /// A file could not be written.
@@ -28,7 +27,6 @@ pub enum DataError {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        #[source]
         cause: std::io::Error,
     },
     /// A data file without rows.
@@ -146,7 +144,6 @@ pub struct Fault {
     /// Where the row was read.
     pub source_row: Source,
     /// What is wrong with it.
-    #[source]
     pub cause: RowError,
     /// The row's text in the file, if it could be read.
     pub text: Option<Box<str>>,

@@ -38,12 +38,12 @@ const BASE_QUANTIZATION: &str = "base_quantization_config";
 #[derive(Debug, thiserror::Error)]
 pub enum PeftError {
     /// A file system error.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Io {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// Not an adapter folder.
     #[error(
@@ -244,7 +244,7 @@ impl AdapterFolder {
         }
         let path = folder.join(CONFIG_FILE);
         let text = fs::read_to_string(&path)
-            .map_err(|source| PeftError::Io { path: path.clone(), source })?;
+            .map_err(|cause| PeftError::Io { path: path.clone(), cause })?;
         let file: ConfigFile = serde_json::from_str(&text)
             .map_err(|e| PeftError::Json { path: path.clone(), reason: e.to_string() })?;
         let settings = file.unsupported();
@@ -423,7 +423,7 @@ pub fn save_with_tokens<B: Backend>(
     config: &LoraConfig,
     base_model: Option<&str>,
 ) -> Result<(), PeftError> {
-    fs::create_dir_all(folder).map_err(|source| PeftError::Io { path: folder.into(), source })?;
+    fs::create_dir_all(folder).map_err(|cause| PeftError::Io { path: folder.into(), cause })?;
     let mut tensors = Vec::new();
     for NamedLinear { name, linear, .. } in linears {
         let Some(adapter) = &linear.adapter else { continue };
@@ -469,7 +469,7 @@ pub fn save_with_tokens<B: Backend>(
     let text = serde_json::to_string_pretty(&file)
         .map_err(|e| PeftError::Json { path: path.clone(), reason: e.to_string() })?;
     write_atomically(&path, |out| out.write_all(text.as_bytes()))
-        .map_err(|source| PeftError::Io { path, source })
+        .map_err(|cause| PeftError::Io { path, cause })
 }
 
 /// Collects the parameters of a layer's adapter under their keys in PEFT's file.

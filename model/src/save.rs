@@ -27,7 +27,7 @@ pub fn save<B: Backend>(
     base_config: &str,
     dtype: FloatDtype,
 ) -> Result<(), LoadError> {
-    fs::create_dir_all(folder).map_err(|source| LoadError::Io { path: folder.into(), source })?;
+    fs::create_dir_all(folder).map_err(|cause| LoadError::Io { path: folder.into(), cause })?;
     struct Collect<'a>(Vec<StoredTensor<'a>>, FloatDtype);
     impl<B: Backend> ParamVisitor<B> for Collect<'_> {
         fn param<const D: usize>(&mut self, name: &str, param: &Param<Tensor<B, D>>) {
@@ -115,5 +115,5 @@ fn write_config(
 fn write_json(path: &Path, value: &Value) -> Result<(), LoadError> {
     let text = format!("{value:#}\n");
     write_atomically(path, |out| out.write_all(text.as_bytes()))
-        .map_err(|source| LoadError::Io { path: path.into(), source })
+        .map_err(|cause| LoadError::Io { path: path.into(), cause })
 }

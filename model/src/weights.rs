@@ -89,12 +89,12 @@ pub enum LoadError {
         instead: &'static str,
     },
     /// A file system error.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Io {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        source: std::io::Error,
+        cause: std::io::Error,
     },
 }
 

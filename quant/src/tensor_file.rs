@@ -18,12 +18,12 @@ pub use crate::tensor_writer::{
 #[derive(Debug, thiserror::Error)]
 pub enum TensorFileError {
     /// A file system error.
-    #[error("{path}: {source}")]
+    #[error("{path}: {cause}")]
     Io {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// An invalid or damaged file.
     #[error(
@@ -127,7 +127,7 @@ impl TensorFile {
     /// # Errors
     /// [`TensorFileError::Io`] and [`TensorFileError::Damaged`].
     pub fn open(path: &Path) -> Result<Self, TensorFileError> {
-        let io = |source| TensorFileError::Io { path: path.into(), source };
+        let io = |cause| TensorFileError::Io { path: path.into(), cause };
         let file = File::open(path).map_err(io)?;
         // SAFETY: the map is only read; no reader of mapped files can guard against another program truncating the
         // file.

@@ -190,7 +190,7 @@ pub fn write_stored_with(
         safetensors::serialize_to_file(views, Some(metadata), temporary)
             .map_err(|e| io::Error::other(e.to_string()))
     })
-    .map_err(|source| TensorFileError::Io { path: path.into(), source })
+    .map_err(|cause| TensorFileError::Io { path: path.into(), cause })
 }
 
 /// As [`write_stored`], for float tensors, all rounded to one type.

@@ -125,7 +125,7 @@ pub enum MergeError {
         allowed: f64,
     },
     /// The output folder cannot be moved into place.
-    #[error("cannot move the finished folder to its place: {0}")]
+    #[error("cannot move the finished folder into place")]
     Io(#[from] io::Error),
 }
 

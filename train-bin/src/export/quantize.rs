@@ -44,7 +44,7 @@ pub enum QuantizeError {
         skipped: Vec<String>,
     },
     /// The output folder cannot be moved into place.
-    #[error("cannot move the finished folder to its place: {0}")]
+    #[error("cannot move the finished folder into place")]
     Io(#[from] io::Error),
 }
 

@@ -20,6 +20,6 @@ pub enum ReportError {
         path: PathBuf,
     },
     /// Of rendering the page.
-    #[error("can't render the page: {0}")]
+    #[error("cannot render the page")]
     Page(#[from] minijinja::Error),
 }

@@ -131,15 +131,15 @@ impl<'a, 'o> RunCallbacks<'a, 'o> {
             checkpoints: self.folder.checkpoint_names()?,
         };
         let metrics = self.folder.metrics()?;
-        let io = |source| RunFolderError::Io { path: TRAINER_STATE_FILE.into(), source };
+        let io = |cause| RunFolderError::Io { path: TRAINER_STATE_FILE.into(), cause };
         Ok(trainer_state::text(&metrics, &facts).map_err(|error| io(error.into()))?)
     }
 
     fn write_manifest(&self) -> Result<(), RunError> {
         let folder = self.folder.path();
-        self.manifest.write(folder).map_err(|source| {
-            RunFolderError::Io { path: folder.join(MANIFEST_FILE), source }.into()
-        })
+        self.manifest
+            .write(folder)
+            .map_err(|cause| RunFolderError::Io { path: folder.join(MANIFEST_FILE), cause }.into())
     }
 
     fn start_clock(&mut self) -> Result<(), RunError> {
@@ -275,7 +275,7 @@ impl<'a, 'o> RunCallbacks<'a, 'o> {
         let path = self.folder.path().to_path_buf();
         (self.on_event)(Event::Saved { path: path.clone() });
         let weights = Source::weights(&path)
-            .map_err(|source| RunFolderError::Io { path: path.clone(), source })?;
+            .map_err(|cause| RunFolderError::Io { path: path.clone(), cause })?;
         self.manifest.result = Some(Outcome {
             steps: step,
             finished: !interrupted,

@@ -71,7 +71,7 @@ impl DatasetStatsFile {
         let written = serde_json::to_vec(self)
             .map_err(Into::into)
             .and_then(|text| write_atomically(&path, |out| out.write_all(&text)));
-        written.map_err(|source| RunFolderError::Io { path, source })
+        written.map_err(|cause| RunFolderError::Io { path, cause })
     }
 }
 

@@ -45,7 +45,7 @@ pub enum RunError {
     #[error(transparent)]
     Resume(#[from] ResumeError),
     /// A file of the base model or of the data could not be read for hashing.
-    #[error("can't hash the base model's and data files: {0}")]
+    #[error("cannot hash the files of the base model and the data")]
     Hashing(#[source] io::Error),
     /// Full fine-tuning of a base that is stored quantized.
     #[error(

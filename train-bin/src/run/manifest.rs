@@ -170,7 +170,7 @@ impl Manifest {
     /// [`ManifestError`].
     pub fn read(path: &Path) -> Result<Self, ManifestError> {
         let text = std::fs::read_to_string(path)
-            .map_err(|source| ManifestError::Io { path: path.into(), source })?;
+            .map_err(|cause| ManifestError::Io { path: path.into(), cause })?;
         serde_json::from_str(&text)
             .map_err(|error| ManifestError::Json { path: path.into(), reason: error.to_string() })
     }
@@ -192,12 +192,12 @@ impl Manifest {
 #[derive(Debug, thiserror::Error)]
 pub enum ManifestError {
     /// Of the file system.
-    #[error("{}: {source}. Expected the {MANIFEST_FILE} of a run folder", path.display())]
+    #[error("{}: {cause}. Expected the {MANIFEST_FILE} of a run folder", path.display())]
     Io {
         /// The file.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// It is not a manifest.
     #[error("{}: expected the {MANIFEST_FILE} of a run folder; {reason}", path.display())]

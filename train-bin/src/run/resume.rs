@@ -26,12 +26,12 @@ pub enum ResumeError {
     #[error(transparent)]
     Folder(#[from] RunFolderError),
     /// The checkpoint's configuration can't be read.
-    #[error("the configuration in {}: {source}", path.display())]
+    #[error("{}: cannot use its configuration: {cause}", path.display())]
     Config {
         /// The checkpoint.
         path: PathBuf,
         /// The error.
-        source: ConfigError,
+        cause: ConfigError,
     },
     /// Of writing a configuration as TOML.
     #[error(transparent)]
@@ -139,7 +139,7 @@ pub(crate) fn find(
     let Some(checkpoint) = found else { return Ok((None, damaged)) };
     let path = shown(&checkpoint.path);
     let was = config::load_str(&checkpoint.config, "config.toml of the checkpoint", &[])
-        .map_err(|source| ResumeError::Config { path: path.clone(), source })?;
+        .map_err(|cause| ResumeError::Config { path: path.clone(), cause })?;
     let changes = config::changes(&was, config)?;
     let with = |effect: Effect| -> Vec<Change> {
         changes.iter().filter(|change| change.effect == effect).cloned().collect()
@@ -195,7 +195,7 @@ impl ResumePoint {
 
 fn refuse_newer(folder: &Path, step: u64) -> Result<(), ResumeError> {
     let there = checkpoint::all_in(folder)
-        .map_err(|source| CheckpointError::Io { path: folder.into(), source })?;
+        .map_err(|cause| CheckpointError::Io { path: folder.into(), cause })?;
     let is_newer =
         |(later, path): &&(u64, PathBuf)| *later > step && checkpoint::verify(path).is_ok();
     let newer: Vec<u64> = there.iter().filter(is_newer).map(|(step, _)| *step).collect();

@@ -49,12 +49,12 @@ const VERSION: u32 = 2;
 #[derive(Debug, thiserror::Error)]
 pub enum CheckpointError {
     /// The file system refused.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {cause}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// It is incomplete or was changed after it was written.
     #[error("{}: damaged checkpoint: {why}. Resume from another checkpoint, or restart the run", path.display())]
@@ -170,7 +170,7 @@ pub fn write_state<B: OptimizerBackend>(
         .collect();
     let path = folder.join(OPTIMIZER_FILE);
     write_stored(&path, &stored)
-        .map_err(|error| CheckpointError::Io { path, source: io::Error::other(error) })?;
+        .map_err(|error| CheckpointError::Io { path, cause: io::Error::other(error) })?;
     let CheckpointMetadata { seconds, eval_history, data, base, config, trainer_state } = *metadata;
     let DataPosition { rows, cursor: Cursor { epoch, place } } = state.data_position;
     let file = TrainingState {
@@ -189,14 +189,14 @@ pub fn write_state<B: OptimizerBackend>(
     };
     let text = serde_json::to_string_pretty(&file).map_err(|error| CheckpointError::Io {
         path: folder.join(STATE_FILE),
-        source: error.into(),
+        cause: error.into(),
     })?;
     let texts =
         [(STATE_FILE, text.as_str()), (CONFIG_FILE, config), (TRAINER_STATE_FILE, trainer_state)];
     for (name, text) in texts {
         let path = folder.join(name);
         write_atomically(&path, |out| out.write_all(text.as_bytes()))
-            .map_err(|source| CheckpointError::Io { path, source })?;
+            .map_err(|cause| CheckpointError::Io { path, cause })?;
     }
     tracing::info!(folder = %folder.display(), step = state.step, "checkpoint written");
     Ok(())
@@ -227,7 +227,7 @@ impl Checkpoint {
         verify(path).map_err(damaged)?;
         let text = |path: &Path| {
             fs::read_to_string(path)
-                .map_err(|source| CheckpointError::Io { path: path.into(), source })
+                .map_err(|cause| CheckpointError::Io { path: path.into(), cause })
         };
         let state = text(&state_path)?;
         #[derive(Deserialize)]

@@ -14,12 +14,12 @@ use crate::run::checkpoint::CheckpointError;
 #[derive(Debug, thiserror::Error)]
 pub enum RunFolderError {
     /// Of the file system.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {cause}", path.display())]
     Io {
         /// The file or folder.
         path: PathBuf,
         /// The system's error.
-        source: io::Error,
+        cause: io::Error,
     },
     /// The folder already holds a run.
     #[error(
@@ -73,12 +73,12 @@ pub enum RunFolderError {
 }
 
 impl From<io::Error> for RunFolderError {
-    fn from(source: io::Error) -> Self {
-        Self::Io { path: PathBuf::from("the checkpoint"), source }
+    fn from(cause: io::Error) -> Self {
+        Self::Io { path: PathBuf::from("the checkpoint"), cause }
     }
 }
 
 pub(super) fn io_at(path: &Path) -> impl FnOnce(io::Error) -> RunFolderError + use<> {
     let path = path.to_path_buf();
-    move |source| RunFolderError::Io { path, source }
+    move |cause| RunFolderError::Io { path, cause }
 }
