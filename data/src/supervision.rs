@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 use crate::error::RowError;
 use crate::row::Message;
 
-/// Which of the assistant's turns are trained. Nobody else's ever are.
+/// The assistant turns that are trained. Turns of other roles never are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrainOn {
@@ -117,7 +117,7 @@ fn mark(place: &str, marks: &Map<String, Value>) -> Result<Option<f32>, RowError
             let weight = number.map(|number: f64| number as f32).filter(|weight| {
                 weight.is_finite() && *weight >= 0.0 && (*weight > 0.0 || number == Some(0.0))
             });
-            let expected = "a number from 0 on (what the losses of its tokens count)";
+            let expected = "a number of at least 0 (the factor on the losses of its tokens)";
             Some(weight.ok_or_else(|| wrong("weight", expected, value))?)
         }
     };
@@ -203,7 +203,7 @@ mod tests {
             (
                 "assistant",
                 json!({"weight": -1}),
-                "`messages[0].weight`: expected a number from 0 on",
+                "`messages[0].weight`: expected a number of at least 0",
             ),
             ("assistant", json!({"weight": 1e-60}), "`messages[0].weight`: expected a number"),
             ("assistant", json!({"weight": "much"}), "`messages[0].weight`: expected a number"),

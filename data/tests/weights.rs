@@ -134,5 +134,5 @@ fn marks_have_names_of_ones_own_and_stand_in_tables() {
     let read = ReadOptions::default();
     let error = Dataset::of_files(place.data(&read, &tokenizer, &options), &mut rejects());
     let error = error.unwrap_err().to_string();
-    assert!(error.contains("rows.csv:3: `weight`: expected a number from 0 on"), "{error}");
+    assert!(error.contains("rows.csv:3: `weight`: expected a number of at least 0"), "{error}");
 }

@@ -35,7 +35,7 @@ fn a_report_is_one_file() {
 
     let failed = place.run("report runs/one runs/none --out none.html");
     assert_eq!(failed.status.code(), Some(1));
-    assert!(stderr(&failed).contains("runs/none: no run lies there"), "{}", stderr(&failed));
+    assert!(stderr(&failed).contains("runs/none: not a run folder"), "{}", stderr(&failed));
     assert!(!place.path("none.html").exists());
     assert_eq!(place.run("report").status.code(), Some(2));
 }
@@ -80,7 +80,7 @@ fn lr_find_proposes_a_rate_and_writes_only_its_chart() {
     let (least, proposal) = (found["least_at"].as_f64(), found["proposal"].as_f64());
     let (least, proposal) = (least.unwrap(), proposal.unwrap());
     assert!((1e-4..10.0).contains(&least) && (proposal * 10.0 / least - 1.0).abs() < 1e-9);
-    assert!(place.read("sweep.html").contains("A learning rate for this run"));
+    assert!(place.read("sweep.html").contains("Learning-rate range test"));
     let entries = fs::read_dir(place.folder.path()).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name()).collect();
     names.sort_unstable();

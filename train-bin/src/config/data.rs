@@ -94,17 +94,17 @@ impl DataSection {
             );
         }
         let template = s
-            .choice::<TemplateChoice>("template", "Which chat template is applied to conversations")
+            .choice::<TemplateChoice>("template", "Chat template for conversations")
             .changes_nothing()
             .or_default();
         let train_on = s
-            .choice::<TrainOn>("train_on", "Which assistant turns are trained")
+            .choice::<TrainOn>("train_on", "Assistant turns to train on")
             .changes_nothing()
             .or_default();
         let max_length = s
             .whole::<NonZeroUsize>(
                 "max_length",
-                "Longest row in tokens. Longer examples are cut, plain text is split",
+                "Maximum tokens of a row; longer examples are truncated, plain text is split",
             )
             .at_least(2.0)
             .also_called(&["max_seq_length", "sequence_len", "cutoff_len", "max_seq_len"])
@@ -123,13 +123,13 @@ impl DataSection {
             prompts: s
                 .setting::<Vec<String>>(
                     "prompts",
-                    "Prompts that are answered at each evaluation; the answers are kept in samples.jsonl",
+                    "Prompts to answer at each evaluation; the answers are written to samples.jsonl",
                 )
                 .example("[\"Why is the sky blue?\"]")
                 .changes_nothing()
                 .or_default(),
             cache_dir: s
-                .path("cache_dir", "Folder of the token cache, from which tokens are memory-mapped")
+                .path("cache_dir", "Folder for the token cache, which is memory-mapped")
                 .example("\"cache\"")
                 .changes_nothing()
                 .optional("none: tokens are held in memory"),
@@ -149,29 +149,32 @@ impl DataSection {
 
 fn layout(s: &mut Reader) -> (bool, bool, bool) {
     let packing = s
-        .boolean("packing", "Pack as many examples into a row as fit; each sees itself only")
+        .boolean(
+            "packing",
+            "Pack as many examples into a row as fit; attention stays within each example",
+        )
         .also_called(&["sample_packing", "pack"])
         .or(false);
     let group = s
         .boolean(
             "group_by_length",
-            "Put examples of similar length into one micro-batch: less padding",
+            "Put examples of similar length into one micro-batch, for less padding",
         )
         .or(false);
-    let shuffle = s.boolean("shuffle", "Draw the examples of each epoch in random order").or(true);
+    let shuffle = s.boolean("shuffle", "Shuffle the examples in each epoch").or(true);
     if packing && group {
-        let reason = "packed rows are full, so grouping them gains nothing";
+        let reason = "packed rows are full, so grouping has no benefit";
         s.contradiction(["packing", "group_by_length"], reason, "remove one of them");
     }
     if group && !shuffle {
-        let reason = "grouping orders the examples by itself";
+        let reason = "grouping by length reorders the examples";
         s.contradiction(["group_by_length", "shuffle"], reason, "remove one of them");
     }
     (packing, group, shuffle)
 }
 
 fn source(s: &mut Reader, model: &ModelSource) -> DataSource {
-    s.at_most_one(["train", "source"], "each names the training data");
+    s.at_most_one(["train", "source"], "both name the training data");
     let train = s
         .paths("train", "Training data: files, folders or patterns")
         .flag("data")
@@ -180,11 +183,11 @@ fn source(s: &mut Reader, model: &ModelSource) -> DataSource {
         .optional("the built-in example, with the built-in model");
     let is_mixture = s.is_given("source");
     let doc =
-        "A part of a mixture, in place of `data.train`: sources are drawn from by their weights";
+        "Part of a mixture, instead of `data.train`; examples are drawn from the sources by weight";
     let sources = s.sections("source", doc, |s| MixtureSource {
         path: source_files(s),
         weight: s
-            .number("weight", "How often it is drawn from, relative to the other sources")
+            .number("weight", "Weight of this source, relative to the others")
             .above(0.0)
             .changes_nothing()
             .or(1.0),
@@ -233,8 +236,8 @@ fn source_files(s: &mut Reader) -> Vec<PathBuf> {
             let kind = FaultKind::Missing {
                 key: s.key("path"),
                 expected: "a file of training data, or a list of files",
-                because: "a source is made of files".to_owned(),
-                remedy: "add it, or remove the source".to_owned(),
+                because: "a source needs files".to_owned(),
+                remedy: "set it, or remove the source".to_owned(),
             };
             s.fault("path", kind);
         }
@@ -248,13 +251,13 @@ fn source_files(s: &mut Reader) -> Vec<PathBuf> {
 
 fn day(s: &mut Reader) -> String {
     let day = s
-        .string("date", "The day that chat templates see as today, YYYY-MM-DD")
+        .string("date", "Date that chat templates see as today, YYYY-MM-DD")
         .example("\"2026-01-31\"")
         .changes_nothing()
         .or_else("today", date::today);
     if !date::is_date(&day) {
         let remedy = "change it, or remove it for the default, today";
-        s.refuse("date", "a day as YYYY-MM-DD", &format!("{day:?}"), remedy);
+        s.refuse("date", "a date as YYYY-MM-DD", &format!("{day:?}"), remedy);
     }
     day
 }

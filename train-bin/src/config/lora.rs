@@ -44,7 +44,7 @@ pub enum LoraStart {
 impl LoraSection {
     pub(super) fn read(s: &mut Reader) -> Self {
         let init_from = s
-            .path("init_from", "Adapter to continue training: its folder, which brings rank, alpha, targets and scaling along")
+            .path("init_from", "Folder of an adapter to continue training; it determines rank, alpha, targets and scaling")
             .example("\"runs/a\"")
             .changes_nothing()
             .optional("new adapters");
@@ -63,7 +63,7 @@ impl LoraSection {
             .changes_weights()
             .or(nonzero(16));
         let alpha = s
-            .number("alpha", "The delta is scaled by alpha / r")
+            .number("alpha", "Scaling of the delta: alpha / r")
             .above(0.0)
             .also_called(&["lora_alpha"])
             .changes_weights()
@@ -71,13 +71,13 @@ impl LoraSection {
         let target_modules = s
             .setting::<Targets>(
                 "target_modules",
-                "Linear layers that get an adapter: `\"all-linear\"` (all but the head), a regular expression for whole paths, or a list of names in which paths end",
+                "Linear layers to adapt: `\"all-linear\"` (all but the head), a regular expression for whole paths, or a list of the last parts of paths",
             )
             .also_called(&["lora_target_modules"])
             .changes_weights()
             .or(Targets::AllLinear);
         let use_rslora = s
-            .boolean("use_rslora", "Scale the delta by alpha / sqrt(r) instead (rsLoRA)")
+            .boolean("use_rslora", "Scale by alpha / sqrt(r) instead of alpha / r (rsLoRA)")
             .changes_weights()
             .or(false);
         let start = match init_from {
@@ -85,10 +85,7 @@ impl LoraSection {
             None => LoraStart::Fresh { r, alpha, target_modules, use_rslora },
         };
         let dropout = s
-            .number(
-                "dropout",
-                "Probability that an element of an adapter's input is dropped, in training",
-            )
+            .number("dropout", "Dropout probability on the inputs of adapters, in training")
             .at_least(0.0)
             .below(1.0)
             .also_called(&["lora_dropout"])

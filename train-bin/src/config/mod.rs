@@ -2,10 +2,10 @@
 //!
 //! Three sources, the later one wins key by key: the defaults, a TOML text, the command line (`--set section.key=value` and
 //! flags, both as [`Override`]s). They are merged as tables and read once; all faults are reported together, each with its place
-//! and its remedy ([`ConfigError`]). The result is a [`RunConfig`], in which contradictory settings have no place.
+//! and its remedy ([`ConfigError`]). The result is a [`RunConfig`], which cannot express contradictory settings.
 //!
-//! A relative path in a TOML file begins at the folder of that file; in `--set`, in a flag and in a text that the program carries
-//! it begins at the working directory. A [`RunConfig`] holds absolute paths only, so the `config.toml` in a run folder means the
+//! A relative path in a TOML file is relative to the folder of that file; in `--set`, in a flag and in a configuration embedded
+//! in the program it is relative to the working directory. A [`RunConfig`] holds absolute paths only, so the `config.toml` in a run folder means the
 //! same from anywhere. Every key, with its default: `docs/configuration.md`, which is written from [`declared`].
 
 mod changes;
@@ -55,15 +55,16 @@ pub struct RunConfig {
 impl RunConfig {
     fn read(s: &mut Reader) -> Self {
         let has_lora = s.has_section("lora");
-        let model =
-            s.section("model", "The model and how it is held", |s| ModelSection::read(s, has_lora));
+        let model = s.section("model", "Base model", |s| ModelSection::read(s, has_lora));
         let lora = s.optional_section(
             "lora",
-            "The adapters to train. Without this section all weights are trained (full fine-tuning)",
+            "LoRA adapters. Without this section, all weights are trained (full fine-tuning)",
             LoraSection::read,
         );
-        let data = s.section("data", "The examples", |s| DataSection::read(s, &model.source));
-        let train = s.section("train", "The training", |s| TrainSection::read(s, has_lora));
+        let data = s.section("data", "Training and evaluation data", |s| {
+            DataSection::read(s, &model.source)
+        });
+        let train = s.section("train", "Training", |s| TrainSection::read(s, has_lora));
         Self { model, lora, data, train }
     }
 
@@ -104,12 +105,11 @@ pub fn declared() -> &'static Declared {
 pub fn schema() -> serde_json::Value {
     let plain = reference::json_schema(declared(), serde_json::Map::new());
     let mut stage = plain["properties"].clone();
-    stage["name"] =
-        serde_json::json!({ "type": "string", "description": "Its name, and that of its folder" });
+    stage["name"] = serde_json::json!({ "type": "string", "description": "Name of the stage and of its folder" });
     stage["lora"] = serde_json::json!({ "anyOf": [stage["lora"], { "const": false }] });
     let stages = serde_json::json!({
         "type": "array",
-        "description": "Several runs in one file, each of which starts from the result of the one before",
+        "description": "Several runs in one file, each starting from the result of the previous one",
         "items": { "type": "object", "additionalProperties": false, "properties": stage },
     });
     reference::json_schema(declared(), [("stage".to_owned(), stages)].into_iter().collect())
@@ -125,7 +125,7 @@ pub fn starting_file() -> String {
         ("train.epochs", "3.0"),
     ];
     let mut text = String::from(
-        "# A training run: emberlm train FILE. Every setting, commented out at its default.\n\n",
+        "# Training run: emberlm train FILE. All settings; those commented out have their default.\n\n",
     );
     text += &reference::starting_file(declared(), &given);
     text
@@ -153,7 +153,7 @@ pub fn load(file: Option<&Path>, overrides: &[Override]) -> Result<RunConfig, Co
     }
 }
 
-/// The configuration from a TOML text and the command line. `name` is what messages call the text; its relative paths begin at
+/// The configuration from a TOML text and the command line. `name` is what messages call the text; its relative paths are relative to
 /// the working directory.
 ///
 /// # Errors
@@ -162,7 +162,7 @@ pub fn load_str(text: &str, name: &str, overrides: &[Override]) -> Result<RunCon
     load_layers(text, name, Path::new(""), overrides)
 }
 
-/// The configuration from a table; its relative paths begin at the working directory.
+/// The configuration from a table; its relative paths are relative to the working directory.
 ///
 /// # Errors
 /// [`ConfigError`] with everything that is wrong.

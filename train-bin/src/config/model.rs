@@ -37,21 +37,20 @@ impl ModelSection {
         let quant = s
             .choice_or_none::<QuantFormat>(
                 "quant",
-                "How the frozen weights of the linear layers are quantized; needs `[lora]`",
+                "Quantization of the frozen linear layers; needs `[lora]`",
                 "As stored",
             )
             .also_called(&["bnb_4bit_quant_type", "load_in_4bit", "load_in_8bit"])
             .or(None);
         if let (Some(format), false) = (quant, has_lora) {
-            let because = format!(
-                "model.quant = \"{format}\" holds weights that cannot be trained themselves"
-            );
+            let because =
+                format!("weights quantized by model.quant = \"{format}\" cannot be trained");
             needs_lora(s, "quant", because);
         }
         let dtype = s
             .choice::<FloatDtype>(
                 "dtype",
-                "Dtype of the frozen weights, on GPUs of activations too; 16 bits need `[lora]`",
+                "Dtype of the frozen weights and, on GPUs, of activations; 16 bits need `[lora]`",
             )
             .also_called(&["torch_dtype"])
             .flag("dtype")
@@ -59,14 +58,14 @@ impl ModelSection {
         if dtype != FloatDtype::F32 && !has_lora {
             let name = dtype.choice_name();
             let because = format!(
-                "model.dtype = \"{name}\" rounds weights to 16 bits, in which the small steps of training would be lost"
+                "model.dtype = \"{name}\" rounds weights to 16 bits, too coarse for training them"
             );
             needs_lora(s, "dtype", because);
         }
         Self {
             source,
             backend: s
-                .choice("backend", "Where tensors are kept and computed on")
+                .choice("backend", "Backend")
                 .also_called(&["device"])
                 .flag("backend")
                 .changes_nothing()
@@ -74,14 +73,14 @@ impl ModelSection {
             dtype,
             quant,
             double_quant: s
-                .boolean("double_quant", "Whether the scales of nf4 and fp4 are quantized too")
+                .boolean("double_quant", "Quantize the scales of nf4 and fp4 too")
                 .also_called(&["bnb_4bit_use_double_quant"])
                 .or(true),
             quant_skip: quant_skip(s, quant),
             add_tokens: s
                 .setting::<Vec<String>>(
                     "add_tokens",
-                    "New tokens, whose rows of embedding and head are trained",
+                    "Tokens to add to the vocabulary; their rows of embedding and head are trained",
                 )
                 .example("[\"<tool>\"]")
                 .changes_weights()
@@ -89,7 +88,7 @@ impl ModelSection {
         }
     }
 
-    /// What the loader is asked to quantize; `None`: nothing.
+    /// The quantization while loading; `None`: none.
     pub fn quantization(&self) -> Option<Quantization> {
         let skip_modules = self.quant_skip.clone();
         let double_quant = self.double_quant;
@@ -110,17 +109,17 @@ fn needs_lora(s: &mut Reader, key: &str, because: String) {
 fn source(s: &mut Reader) -> ModelSource {
     s.at_most_one(
         ["path", "config"],
-        "the weights are either read from a model's folder or drawn at random for an architecture",
+        "the weights are either read from a model folder or initialized at random",
     );
     let path = s
-        .path("path", "Hugging Face folder of the model to start from")
+        .path("path", "Hugging Face folder of the base model")
         .also_called(&["model_name_or_path", "base_model"])
         .flag("model")
         .example("\"models/llama\"")
         .changes_nothing()
         .optional("the built-in example");
     let config = s
-        .path("config", "A `config.json`: train a model of this architecture from random weights")
+        .path("config", "`config.json` of a model to train from random weights")
         .example("\"config.json\"")
         .changes_nothing()
         .optional("none");
@@ -158,7 +157,7 @@ fn quant_skip(s: &mut Reader, quant: Option<QuantFormat>) -> Vec<String> {
     let names = s
         .setting::<Vec<String>>(
             "quant_skip",
-            "Linear layers that stay dense: names, or dot-separated parts of them",
+            "Linear layers to keep dense: names, or dot-separated parts of them",
         )
         .also_called(&["llm_int8_skip_modules"])
         .example("[\"down_proj\"]")

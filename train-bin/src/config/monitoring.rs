@@ -32,10 +32,10 @@ pub struct Monitoring {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ResultWeights {
-    /// Those after the last step.
+    /// The weights after the last step.
     #[default]
     Last,
-    /// Those of the evaluation with the lowest loss.
+    /// The weights with the lowest evaluation loss.
     Best,
 }
 
@@ -51,13 +51,16 @@ impl Monitoring {
         let result = s
             .choice::<ResultWeights>(
                 "result",
-                "Which weights are the result; best needs `eval_every`",
+                "Weights to use as the result; best needs `eval_every`",
             )
             .also_called(&["load_best_model_at_end"])
             .changes_nothing()
             .or_default();
         let patience = s
-            .whole("patience", "Evaluations in a row without improvement after which the run stops; needs `eval_every`")
+            .whole(
+                "patience",
+                "Stop after this many evaluations in a row without improvement; needs `eval_every`",
+            )
             .also_called(&["early_stopping_patience"])
             .example("5")
             .changes_nothing()
@@ -65,7 +68,7 @@ impl Monitoring {
         let min_improvement = s
             .number(
                 "min_improvement",
-                "By how much a loss must be lower to count as an improvement",
+                "Minimum decrease of the evaluation loss that counts as an improvement",
             )
             .at_least(0.0)
             .also_called(&["early_stopping_threshold"])
@@ -74,7 +77,7 @@ impl Monitoring {
         let debug = s
             .boolean(
                 "debug",
-                "Show the first micro-batch token by token, with activations and gradients",
+                "Print the first micro-batch token by token, with activations and gradients",
             )
             .changes_nothing()
             .or(false);

@@ -46,27 +46,33 @@ impl Reading {
         };
         let prompt_template = template(
             "prompt_template",
-            "Prompt of a custom row format; {name} is a field, {name?} one that may be missing",
+            "Prompt template of a custom format; {name} is a field, {name?} an optional one",
             "\"{title}: {question}\"",
         );
-        let completion_template =
-            template("completion_template", "Completion of a custom row format", "\" {answer}\"");
-        let system_template =
-            template("system_template", "System message of a custom row format", "\"{rules}\"");
+        let completion_template = template(
+            "completion_template",
+            "Completion template of a custom format",
+            "\" {answer}\"",
+        );
+        let system_template = template(
+            "system_template",
+            "System-message template of a custom format",
+            "\"{rules}\"",
+        );
         let text_template = template(
             "text_template",
-            "Plain text of a custom row format, instead of the other three",
+            "Plain-text template of a custom format, instead of the other three",
             "\"{body}\"",
         );
         let text_by = s
-            .choice::<TextBy>("text_by", "What counts as one document in a file of plain text")
+            .choice::<TextBy>("text_by", "Unit of a document in a plain-text file")
             .changes_nothing()
             .or_default();
         let (on_error, rejects) = on_error(s);
         let fields = s
             .setting::<BTreeMap<String, String>>(
                 "fields",
-                "Custom names for the fields of a known format, such as prompt = \"question\" or completion = \"answer.text\"",
+                "Map known fields to their names in these rows, such as prompt = \"question\" or completion = \"answer.text\"",
             )
             .also_called(&["field_instruction"])
             .example("fields = { prompt = \"question\", completion = \"answer.text\" }")
@@ -94,7 +100,7 @@ impl Reading {
         let by_name = (format != "auto").then_some("format");
         let ways: Vec<&str> = [template, fields, by_name].into_iter().flatten().collect();
         if let [first, second, ..] = ways.as_slice() {
-            let reason = "each says by which fields a row is read";
+            let reason = "each determines which fields of a row are read";
             s.contradiction([first, second], reason, "remove one of them");
         }
         // Whether the format is known is found out when the data is read.
@@ -135,19 +141,17 @@ impl Reading {
 }
 
 fn on_error(s: &mut Reader) -> (OnError, Option<PathBuf>) {
-    let on_error = s
-        .choice::<OnError>("on_error", "What happens at a row that can't be read")
-        .changes_nothing()
-        .or_default();
+    let on_error =
+        s.choice::<OnError>("on_error", "Handling of invalid rows").changes_nothing().or_default();
     let skips = on_error != OnError::Fail;
     let skip = OnError::Skip { limit: None }.choice_name();
     s.only_with(format!("data.on_error = {skip:?}"), skips, |s| {
         let limit = s
-            .whole::<usize>("max_errors", "Most rows that may be skipped")
+            .whole::<usize>("max_errors", "Maximum number of skipped rows; off: no limit")
             .changes_nothing()
             .or_off(None);
         let rejects = s
-            .path("rejects", "File into which skipped rows are written with their reasons")
+            .path("rejects", "File for skipped rows and their errors")
             .example("\"rejects.jsonl\"")
             .changes_nothing()
             .optional("none");

@@ -1,7 +1,7 @@
 //! Several runs in one file, each of which starts from the result of the one before: `[[stage]]`.
 //!
 //! A stage holds sections of its own, `[stage.train]` and so on, whose keys take precedence over those of the file; `lora = false`
-//! removes the section. Its run folder is inside that of the file.
+//! removes the section. Its run folder is inside the run folder of the file.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,7 +16,7 @@ use crate::settings::{ConfigError, Fault, FaultKind, Layers, Origin, Override};
 pub struct Stage {
     /// Its name.
     pub name: String,
-    /// Its configuration; its model is that of the file, to be replaced by the result of the stage before.
+    /// Its configuration. The model is the one in the file, to be replaced by the result of the previous stage.
     pub config: RunConfig,
 }
 
@@ -78,7 +78,9 @@ fn parse_run_file(
             }
         };
         if !names.insert(name.clone()) {
-            faults.push(fault(format!("stage {number}: another stage is called {name}")));
+            faults.push(fault(format!(
+                "stage {number}: the name {name} is already used; give each stage its own"
+            )));
         }
         let origin_of = |key: &str| base.origin(&format!("{KEY}[{i}].{key}")).or(origin.clone());
         match configuration(&base, stage, folder, overrides, &origin_of) {
@@ -107,7 +109,7 @@ fn named(stage: Value, number: usize) -> Result<(String, Table), String> {
         None => Ok((number.to_string(), stage)),
         Some(Value::String(name)) if is_plain(&name) => Ok((name, stage)),
         Some(other) => Err(format!(
-            "stage {number}: its name is also that of its folder: expected letters, digits, - and _, found {other}"
+            "stage {number}: expected a name of letters, digits, - and _ (its folder has the same name), found {other}"
         )),
     }
 }
@@ -177,7 +179,7 @@ mod tests {
             found[0].contains("stage a") && found[0].contains("train.learning_rate"),
             "{found:?}"
         );
-        assert!(found[1].contains("another stage is called a"), "{found:?}");
+        assert!(found[1].contains("the name a is already used"), "{found:?}");
         assert!(faults("[stage]\nname = 1\n")[0].contains("expected [[stage]]"));
         assert!(faults("[[stage]]\nname = \"../b\"\n")[0].contains("letters"));
     }

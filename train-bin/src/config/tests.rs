@@ -608,12 +608,12 @@ fn settings_that_exclude_each_other_are_refused_side_by_side() {
     one_fault(
         "[train]\nepochs = 1\nsteps = 1",
         "`train.epochs` (run.toml:2:1) and `train.steps` (run.toml:3:1) contradict each other: \
-         each says how long the run is; remove one of them",
+         both set the length of the run; remove one of them",
     );
     one_fault(
         "[train]\nwarmup_steps = 0\nwarmup_ratio = 0.1",
         "`train.warmup_steps` (run.toml:2:1) and `train.warmup_ratio` (run.toml:3:1) contradict each other: \
-         each says how long the learning rate rises; remove one of them",
+         both set the length of the warm-up; remove one of them",
     );
     let [fault] = faults("data.train = 'd'\n[model]\npath = 'a'\nconfig = 'b'").try_into().unwrap();
     assert!(
@@ -625,7 +625,7 @@ fn settings_that_exclude_each_other_are_refused_side_by_side() {
     assert_eq!(
         faults_with("", &[set("train.epochs=1"), set("train.steps=1")]),
         ["`train.epochs` (--set) and `train.steps` (--set) contradict each other: \
-          each says how long the run is; remove one of them"]
+          both set the length of the run; remove one of them"]
     );
 }
 
@@ -668,8 +668,8 @@ fn what_is_needed_and_missing_is_named_with_the_reason() {
     );
     one_fault(
         "model.quant = 'int8'",
-        "run.toml:1:7: `lora` is missing: expected a section [lora], because model.quant = \"int8\" holds weights that \
-         cannot be trained themselves; add [lora], or remove model.quant",
+        "run.toml:1:7: `lora` is missing: expected a section [lora], because weights quantized by \
+         model.quant = \"int8\" cannot be trained; add [lora], or remove model.quant",
     );
     assert!(read("model.quant = 'int8'\n[lora]").is_ok());
     for dtype in ["bf16", "f16"] {
@@ -677,7 +677,7 @@ fn what_is_needed_and_missing_is_named_with_the_reason() {
             &format!("model.dtype = '{dtype}'"),
             &format!(
                 "run.toml:1:7: `lora` is missing: expected a section [lora], because model.dtype = \"{dtype}\" rounds \
-                 weights to 16 bits, in which the small steps of training would be lost; add [lora], or remove model.dtype"
+                 weights to 16 bits, too coarse for training them; add [lora], or remove model.dtype"
             ),
         );
         let model = read(&format!("model.dtype = '{dtype}'\n[lora]")).unwrap().model;
@@ -712,7 +712,7 @@ fn a_day_is_fixed_and_checked() {
         one_fault(
             &format!("[data]\ndate = '{wrong}'"),
             &format!(
-                "run.toml:2:1: `data.date`: expected a day as YYYY-MM-DD, found {wrong:?}; change it, or remove it \
+                "run.toml:2:1: `data.date`: expected a date as YYYY-MM-DD, found {wrong:?}; change it, or remove it \
                  for the default, today"
             ),
         );

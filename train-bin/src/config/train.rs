@@ -97,22 +97,22 @@ pub enum Duration {
 impl TrainSection {
     pub(super) fn read(s: &mut Reader, has_lora: bool) -> Self {
         let output_dir = s
-            .path("output_dir", "The run folder")
+            .path("output_dir", "Run folder")
             .flag("out")
             .changes_nothing()
             .or(absolute(Path::new("runs/default")));
         let overwrite = s
-            .boolean("overwrite", "Replace a run that is in `output_dir` already")
+            .boolean("overwrite", "Replace an existing run in `output_dir`")
             .also_called(&["overwrite_output_dir"])
             .changes_nothing()
             .or(false);
         let duration = duration(s);
         let micro_batch_size = s
-            .whole("micro_batch_size", "Rows in a micro-batch")
+            .whole("micro_batch_size", "Rows per micro-batch")
             .also_called(&["batch_size", "per_device_train_batch_size"])
             .or(nonzero(4));
         let grad_accumulation = s
-            .whole("grad_accumulation", "Micro-batches in a step")
+            .whole("grad_accumulation", "Micro-batches per step")
             .also_called(&["gradient_accumulation_steps"])
             .or(NonZeroUsize::MIN);
         let optimizer = Algorithm::read(s);
@@ -133,19 +133,19 @@ impl TrainSection {
         let recompute = s
             .choice::<Recompute>(
                 "recompute",
-                "What the backward pass recomputes instead of keeping it in memory",
+                "Activations to recompute in the backward pass, to save memory",
             )
             .also_called(&["gradient_checkpointing"])
             .changes_nothing()
             .or_default();
         let neftune_alpha = s
-            .number("neftune_alpha", "Strength of the noise on the embeddings (NEFTune); 0: none")
+            .number("neftune_alpha", "Scale of the noise on embeddings (NEFTune); 0: none")
             .at_least(0.0)
             .zero_is_off()
             .also_called(&["neftune_noise_alpha"])
             .example("5.0")
             .or_off(None);
-        let seed = s.whole::<u64>("seed", "Seed of all randomness").or(0);
+        let seed = s.whole::<u64>("seed", "Random seed").or(0);
         let eval_every = s
             .whole(
                 "eval_every",
@@ -161,22 +161,25 @@ impl TrainSection {
             .changes_nothing()
             .or_off(Some(nonzero_u64(500)));
         let keep_last = s
-            .whole("keep_last", "How many of the newest checkpoints are kept; off: all")
+            .whole("keep_last", "Number of newest checkpoints to keep; off: all")
             .also_called(&["save_total_limit"])
             .changes_nothing()
             .or_off(Some(nonzero(2)));
         let log_every = s
-            .whole("log_every", "Steps between rows on the screen")
+            .whole("log_every", "Steps between printed rows")
             .also_called(&["logging_steps"])
             .changes_nothing()
             .or(NonZeroU64::MIN);
         let tensorboard = s
-            .boolean("tensorboard", "Write event files for TensorBoard into the run folder")
+            .boolean("tensorboard", "Write TensorBoard event files to the run folder")
             .also_called(&["report_to"])
             .changes_nothing()
             .or(false);
-        let threads =
-            s.whole("threads", "CPU threads").example("8").changes_nothing().optional("all cores");
+        let threads = s
+            .whole("threads", "Number of CPU threads")
+            .example("8")
+            .changes_nothing()
+            .optional("all cores");
         Self {
             output_dir,
             overwrite,
@@ -207,7 +210,7 @@ impl TrainSection {
         }
     }
 
-    /// The learning rate of a run of so many steps.
+    /// The learning rate over a run of `steps` steps.
     pub fn learning_rate_over(&self, steps: u64) -> LearningRate {
         LearningRate {
             curve: self.schedule,
@@ -232,14 +235,14 @@ impl TrainSection {
 }
 
 fn duration(s: &mut Reader) -> Duration {
-    s.at_most_one(["epochs", "steps"], "each says how long the run is");
+    s.at_most_one(["epochs", "steps"], "both set the length of the run");
     let epochs = s
-        .number("epochs", "Length of the run in passes over the data")
+        .number("epochs", "Number of epochs: passes over the training data")
         .above(0.0)
         .also_called(&["num_train_epochs", "num_epochs"])
         .or(3.0);
     let steps = s
-        .whole("steps", "Length of the run in optimizer steps")
+        .whole("steps", "Number of optimizer steps")
         .also_called(&["max_steps"])
         .example("1000")
         .optional("`epochs`");
@@ -249,7 +252,7 @@ fn duration(s: &mut Reader) -> Duration {
 fn learning_rates(s: &mut Reader) -> (f64, f64) {
     let before = s.fault_count();
     let rate =
-        s.number("learning_rate", "Highest learning rate").above(0.0).also_called(&["lr"]).or(2e-4);
+        s.number("learning_rate", "Peak learning rate").above(0.0).also_called(&["lr"]).or(2e-4);
     let min = s
         .number("min_learning_rate", "Learning rate at the end of the schedule")
         .at_least(0.0)
@@ -267,13 +270,10 @@ fn adapter_rates(s: &mut Reader, has_lora: bool) -> (Option<f64>, Option<NonZero
     s.only_with("[lora]", has_lora, |s| {
         s.at_most_one(
             ["lora_plus_ratio", "calibrate_ab"],
-            "each sets the learning rates of A and B",
+            "both set the learning rates of A and B",
         );
         let ratio = s
-            .number(
-                "lora_plus_ratio",
-                "How many times faster B of an adapter learns than A (LoRA+)",
-            )
+            .number("lora_plus_ratio", "Learning rate of an adapter's B, relative to its A (LoRA+)")
             .above(0.0)
             .also_called(&["loraplus_lr_ratio"])
             .example("16.0")
@@ -293,7 +293,7 @@ fn trainable(s: &mut Reader, has_lora: bool) -> Vec<String> {
     let names = s.only_with("full fine-tuning (no [lora])", !has_lora, |s| {
         s.setting::<Vec<String>>(
             "trainable",
-            "Weights that are trained: names, or dot-separated parts of them",
+            "Weights to train: names, or dot-separated parts of them",
         )
         .also_called(&["unfrozen_parameters"])
         .example("[\"mlp\", \"norm\"]")

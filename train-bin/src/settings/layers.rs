@@ -40,7 +40,7 @@ pub enum Override {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Place {
     pub(super) origin: Option<Origin>,
-    /// Relative paths begin here; empty: at the working directory.
+    /// Relative paths are relative to this folder; empty: the working directory.
     pub(super) folder: PathBuf,
     /// The number of the layer; a later one wins.
     pub(super) layer: usize,
@@ -76,7 +76,7 @@ impl Layers {
         Ok(())
     }
 
-    /// Adds a table. Its relative paths begin at `folder`.
+    /// Adds a table. Its relative paths are relative to `folder`.
     pub fn add_table(
         &mut self,
         table: Table,

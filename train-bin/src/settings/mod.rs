@@ -4,7 +4,7 @@
 //! meaning, range, default, what changing it does to a resumed run) and gives its value:
 //!
 //! ```ignore
-//! neftune_alpha: s.number("neftune_alpha", "Strength of the noise on the embeddings (NEFTune)")
+//! neftune_alpha: s.number("neftune_alpha", "Scale of the noise on embeddings (NEFTune)")
 //!     .at_least(0.0)
 //!     .zero_is_off()
 //!     .also_called(&["neftune_noise_alpha"])

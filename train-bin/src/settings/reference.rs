@@ -85,7 +85,7 @@ fn meaning(setting: &Setting) -> String {
         let _ = write!(text, " Flag: `--{flag}`.");
     }
     if !setting.other_names.is_empty() {
-        let _ = write!(text, " Elsewhere called `{}`.", setting.other_names.join("`, `"));
+        let _ = write!(text, " In other tools: `{}`.", setting.other_names.join("`, `"));
     }
     match setting.effect {
         Effect::None => {}
@@ -96,7 +96,10 @@ fn meaning(setting: &Setting) -> String {
 }
 
 fn code(text: &str) -> String {
-    if text.is_empty() || text.contains(' ') && !text.starts_with(['"', '[']) {
+    if text.starts_with('`')
+        || text.is_empty()
+        || text.contains(' ') && !text.starts_with(['"', '['])
+    {
         return text.to_owned();
     }
     format!("`{text}`")
@@ -107,7 +110,7 @@ fn cell(text: &str) -> String {
     text.replace('|', "\\|")
 }
 
-/// The JSON Schema of a configuration file. `extra`: properties beside the sections.
+/// The JSON Schema of a configuration file. `extra`: properties in addition to the sections.
 pub fn json_schema(declared: &Declared, extra: Map<String, Value>) -> Value {
     let object = |doc: &str| json!({ "type": "object", "additionalProperties": false, "description": doc, "properties": {} });
     let mut sections = Map::new();

@@ -12,7 +12,7 @@ use crate::trainer::step::{TrainBackend, Training};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Backend {
-    /// `cuda` if it is built in and a device answers, else `wgpu` likewise, else `flex`.
+    /// `cuda` if built in and a device is found, else `wgpu` likewise, else `flex`.
     #[default]
     Auto,
     /// The fast CPU backend.

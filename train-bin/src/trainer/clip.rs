@@ -56,29 +56,29 @@ impl ClipConfig {
         }
     }
 
-    /// Reads `train.clip` and the settings of the way that is chosen.
+    /// Reads `train.clip` and the settings of the chosen kind.
     pub(crate) fn read(s: &mut Reader) -> Self {
         let chosen = s
-            .choice::<Self>("clip", "How gradients are clipped")
+            .choice::<Self>("clip", "Gradient clipping")
             .also_called(&["gradient_clipping"])
             .or(Self::ALL[0]);
         s.choice_with_settings("clip", chosen, |clip, s| match clip {
             Self::Norm { max_grad_norm } => s
-                .number(
-                    "max_grad_norm",
-                    "Norm of all gradients that they are scaled down to; 0: no clipping",
-                )
+                .number("max_grad_norm", "Maximum norm of all gradients together; 0: no clipping")
                 .at_least(0.0)
                 .zero_is_off()
                 .or_off(Some(max_grad_norm))
                 .map_or(Self::Off, Self::norm),
             Self::PerTensor { factor, decay } => Self::PerTensor {
                 factor: s
-                    .number("clip_factor", "A tensor's threshold by the running mean of its norms")
+                    .number(
+                        "clip_factor",
+                        "Threshold of a tensor, as a multiple of the running mean of its norms",
+                    )
                     .above(0.0)
                     .or(factor),
                 decay: s
-                    .number("clip_decay", "Decay rate of that mean")
+                    .number("clip_decay", "Decay rate of this running mean")
                     .at_least(0.0)
                     .below(1.0)
                     .or(decay),
@@ -95,9 +95,13 @@ impl ValueEnum for ClipConfig {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         Some(PossibleValue::new(self.name()).help(match self {
-            Self::Norm { .. } => "all gradients by their common norm, to `max_grad_norm`",
-            Self::PerTensor { .. } => "each tensor by the running mean of its own norm",
-            Self::Off => "no clipping",
+            Self::Norm { .. } => {
+                "Scale all gradients together to a norm of at most `max_grad_norm`"
+            }
+            Self::PerTensor { .. } => {
+                "Scale each tensor by a threshold of its own, from a running mean of its norms"
+            }
+            Self::Off => "No clipping",
         }))
     }
 }

@@ -34,14 +34,14 @@ pub enum OnNonFinite {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum OnSpike {
-    /// Don't look for it.
+    /// Do not detect spikes.
     Off,
-    /// Name the step's examples.
+    /// Print the examples of the step.
     #[default]
     Warn,
-    /// Name them, and leave the weights unchanged.
+    /// Print them and skip the step: the weights stay unchanged.
     Skip,
-    /// Name them, and stop the run.
+    /// Print them and stop the run.
     Stop,
 }
 
@@ -51,21 +51,24 @@ impl GuardConfig {
         let Self { on_nonfinite, max_skipped, on_spike, spike_threshold } = Self::default();
         Self {
             on_nonfinite: s
-                .choice("on_nonfinite", "What happens at a loss or gradient that is not finite")
+                .choice("on_nonfinite", "Handling of a loss or gradient that is not finite")
                 .changes_nothing()
                 .or(on_nonfinite),
             max_skipped: s
-                .whole("max_skipped", "Steps in a row that may be skipped; one more stops the run")
+                .whole(
+                    "max_skipped",
+                    "Maximum number of skipped steps in a row; one more stops the run",
+                )
                 .changes_nothing()
                 .or(max_skipped),
             on_spike: s
-                .choice("on_spike", "What happens at a loss far above the earlier ones")
+                .choice("on_spike", "Handling of a loss spike, a loss far above the previous ones")
                 .changes_nothing()
                 .or(on_spike),
             spike_threshold: s
                 .number(
                     "spike_threshold",
-                    "How many standard deviations above the mean count as far",
+                    "Standard deviations above the mean from which a loss is a spike",
                 )
                 .above(0.0)
                 .changes_nothing()

@@ -54,16 +54,16 @@ impl Curve {
     /// Reads `train.schedule` and the settings of the schedule that is chosen.
     pub(crate) fn read(s: &mut Reader) -> Self {
         let chosen = s
-            .choice::<Self>("schedule", "How the learning rate changes after warm-up")
+            .choice::<Self>("schedule", "Learning-rate schedule after warm-up")
             .also_called(&["lr_scheduler", "lr_scheduler_type"])
             .or(Self::Cosine);
         s.choice_with_settings("schedule", chosen, |curve, s| match curve {
             Self::Wsd { shape, .. } => Self::Wsd {
                 decay: DecaySpan::read(s),
-                shape: s.choice("decay_shape", "How the learning rate falls at the end").or(shape),
+                shape: s.choice("decay_shape", "Shape of the final decay").or(shape),
             },
             Self::Polynomial { power } => Self::Polynomial {
-                power: s.number("power", "Power of the polynomial").above(0.0).or(power),
+                power: s.number("power", "Exponent of the polynomial").above(0.0).or(power),
             },
             plain => plain,
         })
@@ -77,16 +77,19 @@ impl ValueEnum for Curve {
 
     fn to_possible_value(&self) -> Option<PossibleValue> {
         let (name, help) = match self {
-            Self::Cosine => ("cosine", "half a cosine down to `min_learning_rate`"),
-            Self::Linear => ("linear", "a straight line down to `min_learning_rate`"),
-            Self::Constant => ("constant", "stays at `learning_rate`"),
+            Self::Cosine => ("cosine", "Half a cosine down to `min_learning_rate`"),
+            Self::Linear => ("linear", "A straight line down to `min_learning_rate`"),
+            Self::Constant => ("constant", "Always `learning_rate`"),
             Self::Wsd { .. } => {
-                ("wsd", "constant, then falling to `min_learning_rate` (warm-up, stable, decay)")
+                ("wsd", "Warm-up, stable, decay: constant, then down to `min_learning_rate`")
             }
-            Self::Polynomial { .. } => {
-                ("polynomial", "a power of the remaining share, down to `min_learning_rate`")
+            Self::Polynomial { .. } => (
+                "polynomial",
+                "A power of the remaining share of steps, down to `min_learning_rate`",
+            ),
+            Self::InverseSqrt => {
+                ("inverse_sqrt", "Inversely proportional to the square root of the step")
             }
-            Self::InverseSqrt => ("inverse_sqrt", "one by the square root of the step"),
             Self::Exponential => return None,
         };
         Some(PossibleValue::new(name).help(help))
@@ -106,17 +109,14 @@ pub enum DecaySpan {
 
 impl DecaySpan {
     fn read(s: &mut Reader) -> Self {
-        s.at_most_one(["decay_steps", "decay_ratio"], "each says how long the learning rate falls");
+        s.at_most_one(["decay_steps", "decay_ratio"], "both set the length of the decay");
         let ratio = s
-            .number(
-                "decay_ratio",
-                "Share of all steps over which the learning rate falls at the end",
-            )
+            .number("decay_ratio", "Share of all steps in the final decay")
             .above(0.0)
             .at_most(1.0)
             .or(0.1);
         let steps = s
-            .whole("decay_steps", "Steps over which the learning rate falls at the end")
+            .whole("decay_steps", "Steps of the final decay")
             .also_called(&["num_decay_steps"])
             .example("100")
             .optional("`decay_ratio`");
@@ -145,15 +145,12 @@ pub enum Warmup {
 impl Warmup {
     /// Reads its settings.
     pub(crate) fn read(s: &mut Reader) -> Self {
-        s.at_most_one(
-            ["warmup_steps", "warmup_ratio"],
-            "each says how long the learning rate rises",
-        );
+        s.at_most_one(["warmup_steps", "warmup_ratio"], "both set the length of the warm-up");
         let steps = s
-            .whole("warmup_steps", "Steps of warm-up, over which the learning rate rises linearly")
+            .whole("warmup_steps", "Warm-up steps, in which the learning rate rises linearly")
             .or(0);
         let ratio = s
-            .number("warmup_ratio", "Share of all steps that is warm-up")
+            .number("warmup_ratio", "Share of all steps in the warm-up")
             .at_least(0.0)
             .below(1.0)
             .example("0.03")
@@ -177,14 +174,14 @@ fn share_of(share: f64, steps: u64) -> u64 {
 /// How a rate falls from 1 to 0 over a share `p` of its way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 pub enum DecayShape {
-    /// By 1 − √p, where p is the share that is done (Hägele et al., 2024, arXiv:2405.18392).
+    /// 1 − √p, where p is the finished share of the decay (Hägele et al., 2024, arXiv:2405.18392).
     #[value(name = "1-sqrt")]
     #[serde(rename = "1-sqrt")]
     OneMinusSqrt,
-    /// In a straight line: 1 − p.
+    /// A straight line: 1 − p.
     #[serde(rename = "linear")]
     Linear,
-    /// In half a cosine: (1 + cos πp) / 2.
+    /// Half a cosine: (1 + cos πp) / 2.
     #[serde(rename = "cosine")]
     Cosine,
 }

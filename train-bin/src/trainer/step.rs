@@ -32,11 +32,11 @@ use crate::trainer::noise::EmbeddingNoise;
 use crate::trainer::optimizer::OptimizerBackend;
 use crate::trainer::timing::{StepPhases, timed};
 
-/// What backward recomputes instead of keeping it in memory.
+/// Activations that backward recomputes, to save memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Recompute {
-    /// Nothing.
+    /// None: fastest, most memory.
     None,
     /// The outputs of norms and of the gated feed-forward, which need no matrix product.
     #[default]

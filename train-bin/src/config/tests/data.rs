@@ -43,7 +43,8 @@ fn faults_in_a_mixture_name_the_source() {
     one_fault(
         "[[data.source]]\nweight = 2",
         "run.toml:1:8: `data.source[0].path` is missing: expected a file of training data, or a list of files, \
-         because a source is made of files; add it, or remove the source",
+         because a source \
+         needs files; set it, or remove the source",
     );
     one_fault(
         "[[data.source]]\npath = 7",
@@ -70,7 +71,7 @@ fn layouts_that_exclude_each_other_are_refused() {
     assert!(read("data.group_by_length = true").unwrap().data.group_by_length);
     for (text, expected) in [
         ("data.packing = true\ndata.group_by_length = true", "packed rows are full"),
-        ("data.shuffle = false\ndata.group_by_length = true", "orders the examples by itself"),
+        ("data.shuffle = false\ndata.group_by_length = true", "grouping by length reorders the examples"),
     ] {
         let [fault] = faults(text).try_into().unwrap();
         assert!(fault.contains("contradict each other") && fault.contains(expected), "{fault}");

@@ -117,7 +117,7 @@ fn settings_without_effect_are_refused() {
     }
     let [fault] =
         faults("[lora]\n[train]\nlora_plus_ratio = 16\ncalibrate_ab = 8").try_into().unwrap();
-    assert!(fault.contains("each sets the learning rates of A and B"), "{fault}");
+    assert!(fault.contains("both set the learning rates of A and B"), "{fault}");
 }
 
 #[test]

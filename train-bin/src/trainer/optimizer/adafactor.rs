@@ -35,9 +35,9 @@ impl AdafactorConfig {
     /// Reads its settings.
     pub(crate) fn read(self, s: &mut Reader) -> Self {
         Self {
-            eps: eps(s, "Added to the squares of the gradients", self.eps),
+            eps: eps(s, self.eps),
             clip_threshold: s
-                .number("clip_threshold", "Root mean square that updates are scaled down to")
+                .number("clip_threshold", "Maximum root mean square of an update")
                 .above(0.0)
                 .or(self.clip_threshold),
             weight_decay: weight_decay(s, self.weight_decay),

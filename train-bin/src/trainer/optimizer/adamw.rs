@@ -29,7 +29,7 @@ impl AdamWConfig {
     pub(crate) fn read(self, s: &mut Reader) -> Self {
         Self {
             betas: betas(s, self.betas),
-            eps: eps(s, "Added to the root of the second moment", self.eps),
+            eps: eps(s, self.eps),
             weight_decay: weight_decay(s, self.weight_decay),
         }
     }
@@ -61,13 +61,16 @@ pub(crate) fn betas(s: &mut Reader, default: Pair) -> Pair {
 }
 
 /// `train.eps`.
-pub(crate) fn eps(s: &mut Reader, doc: &'static str, default: f64) -> f64 {
+pub(crate) fn eps(s: &mut Reader, default: f64) -> f64 {
+    let doc = "Added to the root of the second moment; with adafactor, to squared gradients";
     s.number("eps", doc).above(0.0).also_called(&["adam_epsilon"]).tolerated().or(default)
 }
 
 /// `train.weight_decay`, of all optimizers.
 pub(crate) fn weight_decay(s: &mut Reader, default: f64) -> f64 {
-    s.number("weight_decay", "Weight decay: decoupled, but for sgd").at_least(0.0).or(default)
+    s.number("weight_decay", "Weight decay, decoupled as in AdamW except with sgd")
+        .at_least(0.0)
+        .or(default)
 }
 
 /// The coefficients of one step:

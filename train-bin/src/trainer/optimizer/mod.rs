@@ -89,11 +89,11 @@ macro_rules! optimizers {
 
 optimizers! {
     AdamW(AdamWConfig): "adamw", "AdamW";
-    AdamW8bit(AdamW8bitConfig): "adamw8bit", "AdamW with moments in 8 bits: a quarter of the state";
-    Lion(LionConfig): "lion", "The sign of a running mean: half of AdamW's state";
-    Adafactor(AdafactorConfig): "adafactor", "Mean squares of rows and columns: hardly any state";
+    AdamW8bit(AdamW8bitConfig): "adamw8bit", "AdamW with 8-bit moments: a quarter of the state";
+    Lion(LionConfig): "lion", "The sign of a running mean of gradients: half of AdamW's state";
+    Adafactor(AdafactorConfig): "adafactor", "Mean squares per row and column: hardly any state";
     Sgd(SgdConfig): "sgd", "Gradient descent with momentum";
-    Muon(MuonConfig): "muon", "Orthogonal momentum for matrices, AdamW for the rest";
+    Muon(MuonConfig): "muon", "Orthogonalized momentum for matrices, AdamW for the rest";
 }
 
 /// The configuration of an optimizer.

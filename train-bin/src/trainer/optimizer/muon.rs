@@ -33,11 +33,11 @@ const LEAST_NORM: f64 = 1e-7;
 #[value(rename_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub enum MuonScale {
-    /// By 0.2 · √max(rows, columns): updates as large as AdamW's, so that one rate fits both (Liu et al., 2025,
+    /// 0.2 · √max(rows, columns): updates as large as AdamW's, so that one rate fits both (Liu et al., 2025,
     /// arXiv:2502.16982).
     #[default]
     MatchRmsAdamw,
-    /// By √max(1, rows / columns): Jordan's.
+    /// √max(1, rows / columns), as in the original.
     Original,
 }
 
@@ -82,7 +82,7 @@ impl MuonConfig {
             momentum,
             nesterov,
             scale: s
-                .choice("muon_scale", "How Muon's learning rate depends on a matrix's shape")
+                .choice("muon_scale", "Scaling of Muon's learning rate by the shape of a matrix")
                 .or(self.scale),
             adamw: self.adamw.read(s),
         }

@@ -28,7 +28,7 @@ impl SgdConfig {
     pub(crate) fn read(self, s: &mut Reader) -> Self {
         let (momentum, nesterov) = momentum(s, self.momentum, self.nesterov);
         if nesterov && momentum == 0.0 {
-            let reason = "without momentum there is nothing to look ahead along";
+            let reason = "Nesterov momentum needs a momentum above 0";
             let remedy = "remove train.nesterov, or set a momentum";
             s.contradiction(["nesterov", "momentum"], reason, remedy);
         }
@@ -50,15 +50,11 @@ impl Default for SgdConfig {
 /// `train.momentum` and `train.nesterov`.
 pub(crate) fn momentum(s: &mut Reader, momentum: f64, nesterov: bool) -> (f64, bool) {
     let momentum = s
-        .number(
-            "momentum",
-            "What remains of the running mean or sum of gradients from step to step",
-        )
+        .number("momentum", "Decay rate of the running sum (sgd) or mean (muon) of gradients")
         .at_least(0.0)
         .below(1.0)
         .or(momentum);
-    let nesterov =
-        s.boolean("nesterov", "Look ahead along the running mean or sum (Nesterov)").or(nesterov);
+    let nesterov = s.boolean("nesterov", "Nesterov momentum").or(nesterov);
     (momentum, nesterov)
 }
 
