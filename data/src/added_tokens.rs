@@ -25,7 +25,7 @@ impl TextTokenizer {
         let mut seen = BTreeSet::new();
         for token in tokens {
             if token.trim().is_empty() {
-                return Err(wrong("tokens of at least one character that is no space", token));
+                return Err(wrong("tokens with at least one character that is not a space", token));
             }
             if let Some(id) = self.token_to_id(token) {
                 return Err(wrong(&format!("new tokens (this is token {id} already)"), token));

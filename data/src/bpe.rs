@@ -135,7 +135,7 @@ pub fn train_tokenizer(
             Ok::<_, DataError>(())
         });
         drop(send);
-        let trained = training.join().map_err(|_| "the training broke off".to_owned());
+        let trained = training.join().map_err(|_| "training was aborted".to_owned());
         read.map(|()| trained)
     })?;
     rejects.finish()?;

@@ -67,7 +67,7 @@ def count(rows, fields, tokenizer, longest):
             made = tokenizer.apply_chat_template(content, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
             ids, mask = made["input_ids"], made["assistant_masks"]
         lengths.append(len(ids))
-        # Documents of plain text are not counted as cut where the trainer goes on with them in another row.
+        # Documents of plain text are not truncated: the trainer splits them over rows.
         found["truncated"] += len(ids) > longest
         ids, mask = ids[:longest], mask[:longest]
         supervised = sum(mask[1:])

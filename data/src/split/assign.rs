@@ -21,7 +21,7 @@ pub enum SplitBy {
         /// Seed of the choice.
         seed: u64,
     },
-    /// The latest rows are held out; rows of one time stay together.
+    /// The latest rows are the evaluation set; rows of the same time stay together.
     Time {
         /// Field with a date, a date with time, or seconds (or milliseconds) since 1970.
         field: String,
@@ -35,27 +35,27 @@ pub enum SplitBy {
     },
 }
 
-/// How many rows are held out.
+/// Size of the evaluation set.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EvalSize {
     /// A share of the rows, 0 < share < 1.
     Share(f64),
-    /// So many rows.
+    /// A number of rows.
     Rows(u64),
-    /// Those from a time on; only by time.
+    /// The rows from a time on; only by time.
     From(String),
 }
 
-/// What is remembered of the rows in the first pass.
+/// What the first pass keeps of the rows.
 pub(super) enum Keys {
     Random { seed: u64 },
     Times { field: String, times: Vec<i64> },
     Groups { field: String, seed: u64, rows: HashMap<u64, u64> },
 }
 
-/// Tells, row by row, whether it is held out.
+/// Decides for each row whether it is in the evaluation set.
 pub(super) enum Assign {
-    /// `left` of the next `rows` are held out (Knuth, "The Art of Computer Programming" vol. 2, 3.4.2, algorithm S).
+    /// `left` of the next `rows` are chosen (Knuth, "The Art of Computer Programming" vol. 2, 3.4.2, algorithm S).
     Random {
         rng: Box<ChaCha8Rng>,
         left: u64,
@@ -158,7 +158,7 @@ impl Keys {
 }
 
 impl Assign {
-    /// Whether the next row is held out.
+    /// Whether the next row is in the evaluation set.
     pub(super) fn is_held(&mut self, row: &Value) -> Result<bool, RowError> {
         Ok(match self {
             Self::Random { rng, left, rows } => {

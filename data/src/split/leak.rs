@@ -1,4 +1,4 @@
-//! The leak check: which rows to evaluate on are, nearly, among those to learn from.
+//! The leak check: evaluation rows that (nearly) duplicate training rows.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use crate::near::Part;
 use crate::source::{Read, ReadOptions, Rejects, for_each_batch};
 use crate::text::words::ngrams;
 
-/// How leaks are looked for.
+/// How to search for leaks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeakOptions {
     /// Cosine from which a row counts as leaked, 0 < c ≤ 1.
@@ -31,33 +31,33 @@ impl Default for LeakOptions {
 /// What leaked.
 #[derive(Debug, Clone, Serialize)]
 pub struct LeakReport {
-    /// Rows to learn from.
+    /// Training rows.
     pub train: u64,
-    /// Rows to evaluate on.
+    /// Evaluation rows.
     pub eval: u64,
-    /// Rows to evaluate on whose nearest row to learn from is at or above the threshold.
+    /// Evaluation rows whose nearest training row is at or above the threshold.
     pub leaked: u64,
     /// `leaked / eval`
     pub share: f64,
     /// The mean cosine of a row with its nearest.
     pub mean_nearest: f64,
-    /// The pairs, in the order of the rows to evaluate on.
+    /// The pairs, in the order of the evaluation rows.
     pub pairs: Vec<LeakPair>,
 }
 
-/// A row to evaluate on and the nearest one to learn from.
+/// An evaluation row and the nearest training row.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct LeakPair {
-    /// Where the row to evaluate on stands.
+    /// File and line of the evaluation row.
     pub eval: String,
-    /// Where the nearest to learn from stands.
+    /// File and line of the training row.
     pub train: String,
     /// The cosine of the counts of their n-grams of words.
     pub cosine: f64,
 }
 
-/// Finds for each row of `eval` the nearest row of `train`, exactly. The rows to evaluate on are in memory as counts
-/// of n-grams; those to learn from are streamed.
+/// Finds for each row of `eval` the nearest row of `train`, exactly. The evaluation rows are held in memory as counts
+/// of n-grams; the training rows are streamed.
 ///
 /// # Errors
 /// A file that cannot be opened; invalid rows that `rejects` does not skip; no row on one side.
@@ -98,8 +98,8 @@ pub fn leaks(
     rejects.finish()?;
     let eval = index.places.len() as u64;
     if rows == 0 || eval == 0 {
-        let side = if rows == 0 { "learn from" } else { "evaluate on" };
-        return Err(DataError::NothingToTrain(format!("there is no row to {side}")));
+        let side = if rows == 0 { "training" } else { "evaluation" };
+        return Err(DataError::NothingToTrain(format!("there are no {side} rows")));
     }
     let cosines = nearest.iter().map(|best| best.as_ref().map_or(0.0, |(c, _)| f64::from(*c)));
     let mean_nearest = cosines.sum::<f64>() / eval as f64;
@@ -164,7 +164,7 @@ fn counts(text: &str, n: usize) -> Counts {
     counts.into_iter().map(|(gram, count)| (gram, count / length)).collect()
 }
 
-/// The rows to evaluate on, by n-gram.
+/// The evaluation rows, by n-gram.
 #[derive(Default)]
 struct Index {
     places: Vec<String>,
@@ -180,7 +180,7 @@ impl Index {
         }
     }
 
-    /// For rows that begin at `first` in their batch: (row to evaluate on, cosine, row in the batch) where it is nearer
+    /// For rows from `first` on in their batch: (evaluation row, cosine, row in the batch) where it is nearer
     /// than what is known, the nearest for each.
     fn nearer(
         &self,

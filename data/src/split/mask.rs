@@ -34,7 +34,7 @@ pub enum EntityKind {
 }
 
 impl EntityKind {
-    /// Those that need no list.
+    /// The kinds that need no list.
     pub const BY_RULE: [Self; 3] = [Self::Date, Self::Number, Self::Name];
 }
 
@@ -43,11 +43,11 @@ impl EntityKind {
 pub struct MaskOptions {
     /// Kinds that are found by rules.
     pub kinds: Vec<EntityKind>,
-    /// Entities of one's own: whole words, before all others.
+    /// A custom list of entities: whole words, found before all others.
     pub listed: Vec<String>,
-    /// Entities of a row at most, each a question of its own.
+    /// Maximum questions per row, one per entity.
     pub per_row: usize,
-    /// Characters of the answer that stand before an entity at least: without any, none can be known.
+    /// Minimum characters of the answer before an entity: without context, an entity cannot be known.
     pub context: usize,
     /// Seed of the choice among a row's entities.
     pub seed: u64,
@@ -72,7 +72,7 @@ pub struct MaskReport {
     pub rows: u64,
     /// Questions that were written.
     pub questions: u64,
-    /// Questions whose entity stands in their prompt already.
+    /// Questions whose prompt contains the entity.
     pub copied: u64,
     /// Questions by kind: listed, date, number, name.
     pub listed: u64,
@@ -122,7 +122,7 @@ pub fn mask(
     rejects.finish()?;
     if report.questions == 0 {
         return Err(DataError::NothingToTrain(format!(
-            "no entity was found in {} rows. Ask for other kinds, or give a list",
+            "no entity was found in {} rows. Choose other kinds, or give a list",
             report.rows
         )));
     }
@@ -237,7 +237,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// All that stands before the last answer.
+/// Everything before the last answer.
 fn before_the_answer(row: &Row) -> String {
     match row {
         Row::Text(_) => String::new(),

@@ -36,7 +36,7 @@ pub enum ModelSource {
     Scratch {
         /// A Hugging Face `config.json`.
         config: PathBuf,
-        /// The folder of the tokenizer: by default that of the `config.json`.
+        /// The folder of the tokenizer: by default the one with the `config.json`.
         tokenizer: PathBuf,
     },
 }
@@ -82,7 +82,7 @@ pub enum BaseError {
     Adapter(#[from] PeftError),
     /// Unknown names of layers to keep dense.
     #[error(
-        "no linear layer of this model is named {}; available: {}. Name a layer completely, or by whole parts between dots",
+        "no linear layer of this model is named {}; available: {}. Use full names, or dot-separated parts of them",
         unknown.join(", "),
         available.join(", ")
     )]

@@ -10,7 +10,7 @@ use emberlm_quant::atomic_file::write_atomically;
 use crate::config::{declared, schema, shown, starting_file};
 use crate::settings::reference;
 
-/// Write a starting file, a JSON Schema or the reference of a run's configuration
+/// Write a configuration file to start from, its JSON Schema, or the reference of all settings
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(crate) struct ConfigArgs {
     #[command(subcommand)]
@@ -19,7 +19,7 @@ pub(crate) struct ConfigArgs {
 
 #[derive(Debug, Clone, PartialEq, Subcommand)]
 enum ConfigCommand {
-    /// Write a commented configuration to start from: every setting with its default
+    /// Write a commented configuration file to start from: every setting with its default
     Init {
         /// File to write; default: stdout
         #[arg(value_name = "RUN.toml", value_hint = ValueHint::FilePath)]
@@ -28,7 +28,7 @@ enum ConfigCommand {
         #[arg(long)]
         force: bool,
     },
-    /// Print the JSON Schema of a configuration, by which editors complete and check it
+    /// Print the JSON Schema of configuration files, for completion and checks in editors
     Schema,
     /// Print the reference of all settings as Markdown
     Reference,
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &ConfigArgs) -> Result<()> {
         ConfigCommand::Init { file: Some(file), force } => {
             if file.exists() && !force {
                 bail!(
-                    "{}: the file exists. Name another, or replace it with --force",
+                    "{}: the file exists. Choose another, or replace it with --force",
                     file.display()
                 );
             }

@@ -33,13 +33,13 @@ pub(crate) struct EvalArgs {
     /// Evaluation data; repeatable
     #[arg(long, required = true, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) data: Vec<PathBuf>,
-    /// Format of the examples
+    /// Format of the rows
     #[arg(long, default_value = "auto", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) format: String,
     /// Chat template: the tokenizer's, or none
     #[arg(long, value_enum, default_value_t)]
     pub(crate) template: TemplateChoice,
-    /// Assistant turns to evaluate on
+    /// Assistant turns that count in the loss
     #[arg(long, value_name = "TURNS", value_enum, default_value_t)]
     pub(crate) train_on: TrainOn,
     /// Maximum tokens of an example; longer ones are truncated, plain text is split

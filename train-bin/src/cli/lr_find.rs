@@ -21,8 +21,8 @@ use crate::run::lr_find::{Range, Sweep, lr_find};
 
 /// Learning-rate range test
 ///
-/// Raises the rate step by step, with the model, data, batches and optimizer of the run; no weights are saved. The proposal
-/// is a tenth of the rate at which the running mean of the loss was lowest.
+/// Raises the learning rate step by step, with the model, data, batches and optimizer of the run; no weights are saved. The
+/// proposal is a tenth of the learning rate at which the running mean of the loss was lowest.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(after_help = "\
 Example: emberlm lr-find run.toml --from 1e-6 --to 1e-1")]
@@ -36,7 +36,7 @@ pub(crate) struct LrFindArgs {
     /// Last learning rate; the test stops earlier if the loss diverges
     #[arg(long, value_name = "RATE", default_value_t = 1.0, value_parser = positive)]
     pub(crate) to: f64,
-    /// Steps between them, equally spaced on a logarithmic scale
+    /// Number of steps, at learning rates equally spaced on a logarithmic scale
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(2..=1_000_000))]
     pub(crate) steps: u64,
     /// HTML file for the chart
@@ -97,7 +97,7 @@ fn print_table(sweep: &Sweep) {
         println!("{:>10.2e}  {:>9.4}  {:>9.4}", tried.rate, tried.loss, tried.mean);
     }
     if sweep.diverged {
-        println!("the loss diverged: the test stopped there");
+        println!("the loss diverged, so the test stopped early");
     }
     let rate = |rate: Option<f64>| rate.map_or("none".to_owned(), |rate| format!("{rate:.2e}"));
     println!("\nlowest running mean at  {}", rate(sweep.least_at));

@@ -14,7 +14,7 @@ use crate::export::requantize::Survival;
 use crate::trainer::backend::{Backend, Job, run_on};
 use crate::{Base, Divergence, TrainBackend};
 
-/// Merge an adapter into its base model: a plain Hugging Face folder
+/// Merge an adapter into its base model and write a plain Hugging Face folder
 ///
 /// The merged model is compared with base and adapter before it is reported as finished.
 #[derive(Debug, Clone, PartialEq, Args)]
@@ -32,10 +32,10 @@ pub(crate) struct MergeArgs {
     /// Folder for the merged model
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) out: PathBuf,
-    /// Dtype of the merged model; auto: that of the base model
+    /// Dtype of the merged model; auto: same as the base model
     #[arg(long, default_value = "auto", value_parser = or_word::<FloatDtype>("auto"))]
     pub(crate) dtype: OrWord<FloatDtype>,
-    /// Quantize the merged layers like the base's, and report how much of the adapter survives
+    /// Quantize the merged layers in the base's format, and report how much of the adapter survives
     #[arg(long)]
     pub(crate) requantize: bool,
     /// Text for comparing models where merging changes their output; default: a built-in sample

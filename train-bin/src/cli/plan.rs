@@ -72,7 +72,7 @@ pub(super) fn proposals(proposals: &[Proposal]) -> String {
         format!("  {:<66} {:>10}, {verdict}", settings.join(" "), Size(*total))
     };
     if proposals.is_empty() {
-        return "  no setting that only changes memory: use shorter rows (data.max_length) or a smaller model".into();
+        return "  no setting saves memory without changing training: use shorter rows (data.max_length) or a smaller model".into();
     }
     proposals.iter().map(line).collect::<Vec<_>>().join("\n")
 }

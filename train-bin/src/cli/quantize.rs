@@ -10,7 +10,7 @@ use crate::export::quantize::{QuantizeReport, quantize};
 use crate::trainer::backend::{Backend, Job, run_on};
 use crate::{Base, TrainBackend};
 
-/// Quantize a model's linear layers: a folder that transformers and bitsandbytes load
+/// Quantize a model's linear layers and write a folder that transformers and bitsandbytes load
 ///
 /// Head, embeddings and norms stay dense, in the dtype they are stored in.
 #[derive(Debug, Clone, PartialEq, Args)]

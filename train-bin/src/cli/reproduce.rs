@@ -12,7 +12,7 @@ use crate::run::reproduce::{Reproduction, compare_weights, prepare};
 
 /// Reproduce a run from its run.json and compare the results
 ///
-/// First checks that program, base model, tokenizer and data are the same.
+/// Checks first that program, base model, tokenizer and data are unchanged.
 #[derive(Debug, Clone, PartialEq, Args)]
 #[command(after_help = "\
 Examples:
@@ -82,7 +82,7 @@ pub(crate) fn run(args: &ReproduceArgs) -> Result<()> {
 fn sibling(manifest: &std::path::Path) -> Result<PathBuf> {
     let manifest = std::path::absolute(manifest)?;
     let folder = manifest.parent().context("expected the manifest in a run folder")?;
-    let mut name = folder.file_name().context("name a folder with --out")?.to_os_string();
+    let mut name = folder.file_name().context("choose a folder with --out")?.to_os_string();
     name.push("-again");
     Ok(folder.with_file_name(name))
 }

@@ -16,7 +16,7 @@ pub(crate) struct RunArgs {
     pub(crate) config: Option<PathBuf>,
     /// `--set` in the order given, then flags.
     overrides: Vec<Override>,
-    /// The day if the file names none.
+    /// The date if the file has none.
     date: Option<String>,
 }
 
@@ -32,7 +32,7 @@ impl RunArgs {
         overrides
     }
 
-    /// The same with a day for runs that name none.
+    /// The same with a date for runs that set none.
     #[must_use]
     pub(crate) fn with_date(mut self, date: String) -> Self {
         self.date = Some(date);
@@ -46,7 +46,7 @@ impl RunArgs {
         self.overrides.iter().any(is_it)
     }
 
-    /// Whether nothing says what to train: no file, no model, no data.
+    /// Whether neither file nor model nor data is given.
     pub(crate) fn names_no_run(&self) -> bool {
         self.config.is_none() && !self.gives("model.path") && !self.gives("data.train")
     }
@@ -55,7 +55,7 @@ impl RunArgs {
     /// flags alone LoRA at its defaults.
     ///
     /// # Errors
-    /// [`ConfigError`] with everything that is wrong.
+    /// [`ConfigError`] with all faults.
     pub(crate) fn configuration(&self) -> Result<RunConfig, ConfigError> {
         let overrides = self.overrides();
         match &self.config {
@@ -107,12 +107,12 @@ impl Args for RunArgs {
             .value_name("RUN.toml")
             .value_hint(ValueHint::FilePath)
             .value_parser(clap::value_parser!(PathBuf))
-            .help("Configuration file; relative paths in it begin at its folder");
+            .help("Configuration file; paths in it are relative to its folder");
         let set = Arg::new("set")
             .long("set")
             .value_name("SECTION.KEY=VALUE")
             .action(ArgAction::Append)
-            .help("Any setting, such as `train.steps=100` or `lora.target_modules=[q_proj,v_proj]`; repeatable");
+            .help("Change any setting, such as `train.steps=100` or `lora.target_modules=[q_proj,v_proj]`; repeatable");
         let command = command.arg(file);
         flags()
             .fold(command, |command, (setting, name)| command.arg(flag_arg(setting, name)))
@@ -148,7 +148,7 @@ impl FromArgMatches for RunArgs {
     }
 }
 
-/// The folder of a run as an override: where a run that is resumed is now.
+/// The present folder of a resumed run, as an override.
 pub(in crate::cli) fn output_dir(folder: &Path) -> Option<Override> {
     let value = folder.to_str()?.into();
     let (flag, key) = ("--resume".to_owned(), "train.output_dir".to_owned());

@@ -20,7 +20,7 @@ pub(super) fn or_word<T: Choice + Send + Sync>(
 
 /// A number from 0.
 pub(super) fn non_negative(text: &str) -> Result<f64, String> {
-    number(text, "a number from 0 on", |x| x >= 0.0)
+    number(text, "a number of at least 0", |x| x >= 0.0)
 }
 
 /// A number above 0.
@@ -30,7 +30,7 @@ pub(super) fn positive(text: &str) -> Result<f64, String> {
 
 /// A number above 0, at most 1.
 pub(super) fn share(text: &str) -> Result<f64, String> {
-    number(text, "a number greater than 0, at most 1", |x| x > 0.0 && x <= 1.0)
+    number(text, "a number greater than 0 and at most 1", |x| x > 0.0 && x <= 1.0)
 }
 
 /// A finite number for which `is_allowed` holds; `expected` says which those are.

@@ -10,7 +10,7 @@ use tracing_subscriber::prelude::*;
 /// Level of the log.
 #[derive(Debug, Clone, PartialEq, Args)]
 pub(super) struct Verbosity {
-    /// Log decisions to stderr; -vv for details (or set RUST_LOG)
+    /// Log decisions to stderr; -vv: in more detail (or set RUST_LOG)
     #[arg(short, long, global = true, action = ArgAction::Count, display_order = 900)]
     verbose: u8,
 }

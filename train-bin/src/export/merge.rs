@@ -32,7 +32,7 @@ pub struct MergeOptions<'a> {
     pub adapter: &'a Path,
     /// The folder to write.
     pub out: &'a Path,
-    /// Dtype of the files; `None`: that of the base.
+    /// Dtype of the files; `None`: same as the base.
     pub dtype: Option<FloatDtype>,
     /// Quantize the merged layers like those of the base.
     pub requantize: bool,

@@ -12,7 +12,7 @@ pub enum ReportError {
     NoRun,
     /// Not a run folder.
     #[error(
-        "{}: not a run folder: it has none of {METRICS_FILE}, {CONFIG_FILE}, {SAMPLES_FILE} and {DATA_FILE}. Name a folder that emberlm train wrote",
+        "{}: not a run folder: it has none of {METRICS_FILE}, {CONFIG_FILE}, {SAMPLES_FILE} and {DATA_FILE}. Choose a folder that emberlm train wrote",
         path.display()
     )]
     NotARun {

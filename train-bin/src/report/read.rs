@@ -122,7 +122,7 @@ impl RunData {
         }
         if let Some(step) = went_back {
             self.notes.push(format!(
-                "{METRICS_FILE} goes back to step {step}: of repeated steps, the later rows are shown."
+                "{METRICS_FILE} repeats steps from step {step} on; the later rows are shown."
             ));
         }
         if without_loss > 0 {
@@ -151,10 +151,10 @@ impl RunData {
         match fs::read(self.folder.join(DATA_FILE)) {
             Ok(bytes) => match serde_json::from_slice(&bytes) {
                 Ok(data) => self.data = Some(data),
-                Err(error) => self.notes.push(format!("{DATA_FILE} can't be read: {error}.")),
+                Err(error) => self.notes.push(format!("{DATA_FILE} cannot be read: {error}.")),
             },
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-            Err(error) => self.notes.push(format!("{DATA_FILE} can't be read: {error}.")),
+            Err(error) => self.notes.push(format!("{DATA_FILE} cannot be read: {error}.")),
         }
     }
 
@@ -170,7 +170,7 @@ impl RunData {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 self.notes.push(format!("{CONFIG_FILE} is missing."));
             }
-            Err(error) => self.notes.push(format!("{CONFIG_FILE} can't be read: {error}.")),
+            Err(error) => self.notes.push(format!("{CONFIG_FILE} cannot be read: {error}.")),
         }
     }
 
@@ -180,7 +180,7 @@ impl RunData {
             Ok(bytes) => bytes,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return None,
             Err(error) => {
-                self.notes.push(format!("{file} can't be read: {error}."));
+                self.notes.push(format!("{file} cannot be read: {error}."));
                 return Some(Vec::new());
             }
         };
@@ -197,9 +197,9 @@ impl RunData {
         }
         match damaged[..] {
             [] => {}
-            [line] => self.notes.push(format!("Line {line} of {file} can't be read.")),
+            [line] => self.notes.push(format!("Line {line} of {file} cannot be read.")),
             [line, ..] => self.notes.push(format!(
-                "{} lines of {file} can't be read; the first is line {line}.",
+                "{} lines of {file} cannot be read; the first is line {line}.",
                 damaged.len()
             )),
         }
@@ -264,11 +264,11 @@ mod tests {
         assert!(run.config_text.is_some() && run.config.is_empty() && run.data.is_none());
         let notes = run.notes.join("\n");
         for note in [
-            "3 lines of metrics.jsonl can't be read; the first is line 2",
+            "3 lines of metrics.jsonl cannot be read; the first is line 2",
             "1 rows of metrics.jsonl have no finite loss",
             "Line 1 of samples.jsonl",
             "1 steps were skipped and left the weights unchanged; the first is step 5.",
-            "data.json can't be read",
+            "data.json cannot be read",
             "config.toml is not valid TOML",
         ] {
             assert!(notes.contains(note), "no {note:?} in {notes}");
@@ -285,7 +285,7 @@ mod tests {
         let place = folder(&[(METRICS_FILE, &text)]);
         let run = RunData::read(place.path()).unwrap();
         assert_eq!(run.curve("loss"), [(1.0, 4.0), (2.0, 2.0), (3.0, 1.0)]);
-        assert!(run.notes.iter().any(|note| note.contains("back to step")), "{:?}", run.notes);
+        assert!(run.notes.iter().any(|note| note.contains("repeats steps")), "{:?}", run.notes);
     }
 
     #[test]

@@ -166,7 +166,7 @@ fn missing_files_are_noted_and_the_rest_is_shown() {
     ]);
     let first = page(&folders[..1]).unwrap();
     assert_eq!(titles(&first), ["Loss"]);
-    assert!(first.contains("Line 2 of metrics.jsonl can&#x27;t be read."), "{first}");
+    assert!(first.contains("Line 2 of metrics.jsonl cannot be read."), "{first}");
     assert!(first.contains("config.toml is missing."));
     let second = page(&folders[1..2]).unwrap();
     assert!(titles(&second).is_empty() && second.contains("metrics.jsonl is missing"));

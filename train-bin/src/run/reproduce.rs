@@ -28,7 +28,7 @@ pub enum ReproduceError {
     Io(#[from] std::io::Error),
     /// The run has no result to compare with.
     #[error(
-        "the run is not finished, so there is no result to compare with; finish it with emberlm train --resume"
+        "the run is not finished, so there is no result to compare with. Finish it with emberlm train --resume"
     )]
     Unfinished,
 }

@@ -21,7 +21,7 @@ pub(crate) struct CacheArgs {
     /// Remove the token files; other files are kept
     #[arg(long)]
     pub(crate) clear: bool,
-    /// Only files not used by a run for this many days
+    /// List or remove only files not used for this many days
     #[arg(long, value_name = "DAYS")]
     pub(crate) older_than: Option<u32>,
     /// Print one JSON object
@@ -54,7 +54,7 @@ pub(super) fn run(args: &CacheArgs) -> Result<ExitCode> {
             file.path.file_name().unwrap_or_default().to_string_lossy(),
             mib(file.bytes),
             days(file, now),
-            said(file)
+            describe(file)
         );
     }
     let noun = if files.len() == 1 { "file" } else { "files" };
@@ -76,7 +76,7 @@ fn value(file: &TokenFileInfo, now: SystemTime) -> Value {
     value
 }
 
-fn said(file: &TokenFileInfo) -> String {
+fn describe(file: &TokenFileInfo) -> String {
     match &file.content {
         Ok(holds) => {
             let more = holds.files.len().saturating_sub(1);

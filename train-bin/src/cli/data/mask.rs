@@ -33,7 +33,7 @@ pub(crate) struct MaskArgs {
     /// Maximum questions per row
     #[arg(long, value_name = "N", default_value = "1")]
     pub(crate) per_row: NonZeroUsize,
-    /// Minimum characters of the answer before an entity
+    /// Minimum characters of the answer before the entity
     #[arg(long, value_name = "N", default_value_t = 20)]
     pub(crate) context: usize,
     /// Random seed

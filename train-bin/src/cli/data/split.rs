@@ -37,10 +37,10 @@ pub(crate) struct SplitArgs {
     /// Random seed
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub(crate) seed: u64,
-    /// Evaluate on the latest rows, by a field with a date, a time or seconds since 1970
+    /// Use the latest rows for evaluation, by a field with a date, a time or seconds since 1970
     #[arg(long, value_name = "FIELD", conflicts_with = "group")]
     pub(crate) time: Option<String>,
-    /// Evaluate on the rows from this time on
+    /// Use the rows from this time on for evaluation
     #[arg(long, value_name = "DATE", requires = "time", conflicts_with = "eval")]
     pub(crate) from: Option<String>,
     /// Keep rows with the same value of this field in one set
@@ -70,7 +70,7 @@ fn size(text: &str) -> Result<Size, String> {
     if let Ok(rows) = text.parse() {
         return Ok(Size::Rows(rows));
     }
-    let expected = "a share such as 0.05 or 5%, or a whole number of rows from 1 on";
+    let expected = "a share such as 0.05 or 5%, or a number of rows of at least 1";
     let (text, whole) = text.strip_suffix('%').map_or((text, 1.0), |text| (text, 100.0));
     let share = number(text, expected, |x| x > 0.0)? / whole;
     if share < 1.0 { Ok(Size::Share(share)) } else { Err(format!("expected {expected}")) }

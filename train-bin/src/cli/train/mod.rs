@@ -27,10 +27,10 @@ use crate::memory;
 use crate::run::resume::Resume;
 use crate::run::{Event, Report, RunOptions, run as run_config};
 
-/// Train adapters or all weights
+/// Train LoRA adapters or all weights
 ///
-/// Settings come from the file, then from --set, then from the other flags; the later one wins. Without a section `[lora]`
-/// all weights are trained. With no file at all, the built-in example is trained.
+/// Settings come from the file, then from --set, then from the other flags; later ones take precedence. A file without a
+/// section `[lora]` trains all weights. Without file, model and data, the built-in example is trained.
 #[derive(Debug, Clone, Default, PartialEq, Args)]
 #[command(after_help = "\
 Examples:

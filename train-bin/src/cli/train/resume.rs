@@ -8,8 +8,7 @@ use crate::cli::run_args::{self, RunArgs};
 use crate::config::{self, RunConfig, shown};
 use crate::run::checkpoint::{self, CONFIG_FILE};
 
-/// The configuration of a resumed run: by default that of the checkpoint. The date, whose default changes from day to day,
-/// is kept.
+/// The configuration of a resumed run: by default the one in the checkpoint. The date, whose default is today, is kept.
 pub(super) fn configuration(args: &RunArgs, from: Option<&Path>) -> Result<RunConfig> {
     if let (Some(from), true) = (from, args.names_no_run()) {
         let file = from.join(CONFIG_FILE);

@@ -47,7 +47,7 @@ pub enum RunFolderError {
     /// Saving failed; earlier checkpoints are intact.
     #[error("{cause}. {}", match newest {
         Some(path) => format!("Earlier checkpoints are intact. Free some disk space if it is full, then resume with --resume={}", path.display()),
-        None => "No checkpoint had been saved before".into(),
+        None => "No checkpoint was saved before".into(),
     })]
     NotSaved {
         /// The error.
