@@ -96,7 +96,7 @@ pub(crate) fn build(
             return Err(RowError::NoChatTemplate {
                 why: match options.template {
                     TemplateChoice::Auto => "the tokenizer has none",
-                    TemplateChoice::None => "the options ask for none",
+                    TemplateChoice::None => "the template is set to none",
                 },
             });
         }
