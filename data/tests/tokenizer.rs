@@ -147,7 +147,10 @@ fn folders_are_read_saved_byte_for_byte_and_refused_with_a_remedy() {
     );
     write("tokenizer.json", b"version https://git-lfs");
     let error = TextTokenizer::from_dir(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("tokenizer.json: invalid tokenizer") && error.contains("LFS"), "{error}");
+    assert!(
+        error.contains("tokenizer.json: invalid tokenizer") && error.contains("LFS"),
+        "{error}"
+    );
 
     write("tokenizer.json", &tokenizer_json(&TOKENS));
     // The file wins over the configuration, whose list has a template for tools.

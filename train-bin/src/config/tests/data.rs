@@ -71,7 +71,10 @@ fn layouts_that_exclude_each_other_are_refused() {
     assert!(read("data.group_by_length = true").unwrap().data.group_by_length);
     for (text, expected) in [
         ("data.packing = true\ndata.group_by_length = true", "packed rows are full"),
-        ("data.shuffle = false\ndata.group_by_length = true", "grouping by length reorders the examples"),
+        (
+            "data.shuffle = false\ndata.group_by_length = true",
+            "grouping by length reorders the examples",
+        ),
     ] {
         let [fault] = faults(text).try_into().unwrap();
         assert!(fault.contains("contradict each other") && fault.contains(expected), "{fault}");

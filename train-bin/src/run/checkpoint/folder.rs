@@ -78,7 +78,8 @@ pub fn save<E: From<io::Error>>(
 
 fn replace(from: &Path, to: &Path, replaced: &Path) -> io::Result<()> {
     if to.exists() && !to.join(STATE_FILE).is_file() {
-        let why = "cannot save a checkpoint here: this exists and is not a checkpoint; move it away";
+        let why =
+            "cannot save a checkpoint here: this exists and is not a checkpoint; move it away";
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
     }
     move_folder(from, to, replaced)
