@@ -25,7 +25,7 @@ const VOCAB_SIZE: usize = 1024;
 const SPECIAL_TOKENS: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 
 const HELD_OUT_ROWS: usize = 40;
-/// Held-out questions that the example asks before and after the fine-tune.
+/// Evaluation questions that the example asks before and after the fine-tune.
 const SHOWN: [&str; 3] = [
     "Does your cat have a name?",
     "What is the price of a knife?",
@@ -327,7 +327,7 @@ fn corpus(world: &World, rng: &mut ChaCha8Rng) -> Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// Training and held-out rows: each fact keeps back one of its ways to be asked for. The shown rows come first.
+/// Training and evaluation rows: one phrasing of each fact is for evaluation only. The shown rows come first.
 fn fine_tune_rows(world: &World, rng: &mut ChaCha8Rng) -> Result<(Vec<Value>, Vec<Value>)> {
     let (mut train, mut held_out) = (Vec::new(), Vec::new());
     let mut add = |answer: &str, questions: &[String], kept_back: usize| {
@@ -502,7 +502,7 @@ fn main() -> Result<()> {
         fs::write(folder.join(name), serde_json::to_string_pretty(&value)? + "\n")?;
     }
     println!(
-        "{} rows of corpus, {} to train, {} held out -> {}",
+        "{} rows of corpus, {} of training data, {} of evaluation data -> {}",
         rows.len(),
         train.len(),
         held_out.len(),

@@ -3,6 +3,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 
 use super::*;
+use crate::example::ExampleOptions;
 use crate::tokenizer::TextTokenizer;
 
 fn tokenizer() -> TextTokenizer {
@@ -16,7 +17,7 @@ fn audited(lines: &[&str], tokenizer: &TextTokenizer, options: &AuditOptions) ->
     audit(&[path], &ReadOptions::default(), tokenizer, options).unwrap()
 }
 
-/// The findings with their counts, and the lines on which they stand first.
+/// The names of findings, and the lines of their first rows.
 fn found(report: &AuditReport) -> Vec<(&'static str, Vec<usize>)> {
     let line = |place: &String| {
         place.split(' ').next().unwrap().rsplit(':').next().unwrap().parse::<usize>().unwrap()
@@ -24,7 +25,8 @@ fn found(report: &AuditReport) -> Vec<(&'static str, Vec<usize>)> {
     let some = report.findings.iter().filter(|count| count.rows > 0);
     some.map(|count| {
         assert_eq!(count.rows as usize, count.first.len());
-        (count.finding, count.first.iter().map(line).collect())
+        let name: &'static str = count.finding.to_string().leak();
+        (name, count.first.iter().map(line).collect())
     })
     .collect()
 }

@@ -210,7 +210,7 @@ impl SettingKind {
             Self::Choice(choices) => {
                 let names: Vec<&str> = choices.iter().map(|(name, _)| name.as_str()).collect();
                 let docs: Vec<&str> = choices.iter().map(|(_, doc)| doc.as_str()).collect();
-                // `enumDescriptions` is what editors show beside each value.
+                // `enumDescriptions` is what editors show next to each value.
                 json!({ "enum": names, "enumDescriptions": docs })
             }
             Self::Paths | Self::Targets => {

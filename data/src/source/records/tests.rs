@@ -3,11 +3,13 @@
 use std::fs;
 use std::io::Write;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::error::Faults;
+use crate::error::{Faults, RowError};
 use crate::read::read_all_rows;
+use crate::row::Row;
+use crate::source::{FieldMap, OnError, Rejects, RowTemplate, RowTemplates, data_files};
 
 fn rows_of(name: &str, bytes: &[u8], limit: usize) -> Vec<Result<Record, Fault>> {
     let dir = tempfile::tempdir().unwrap();
