@@ -241,7 +241,7 @@ pub(crate) fn open_base(config: &RunConfig) -> Result<Base, RunError> {
     Ok(base.for_adapter(init_from)?.with_added_tokens(&config.model.add_tokens, init_from)?)
 }
 
-/// The lora crate's form of the section; with `init_from`, that of the initial adapter.
+/// The lora crate's form of the section; with `init_from`, the section of the initial adapter.
 fn lora_config(lora: &LoraSection) -> Result<LoraConfig, RunError> {
     Ok(match &lora.start {
         LoraStart::Fresh { r, alpha, target_modules, use_rslora } => LoraConfig {
