@@ -240,7 +240,9 @@ fn what_the_template_refuses_is_skipped_and_told_as_any_other_fault() {
 
     // And they count towards the limit; and where they may not be skipped, they are an error.
     let limited = OnError::Skip { limit: Some(3) };
-    for (on_error, expected) in [(limited, "more than 3 rows"), (OnError::Fail, "4 invalid rows")] {
+    for (on_error, expected) in
+        [(limited, "more than 3 invalid rows"), (OnError::Fail, "4 invalid rows")]
+    {
         let mut rejects = Rejects::new(on_error, None).unwrap();
         let (data, events) = place.load_into(&tokenizer, &mut rejects);
         let error = data.unwrap_err().to_string();

@@ -248,8 +248,8 @@ fn templates_that_cannot_be_trained_on_are_refused() {
     let counts = "{% for m in messages %}{{ m.role + ':' + m.content + '</s>' }}{% endfor %}{{ messages[1].content | length }}</s>";
     let raising = "{{ raise_exception('only on Sundays') }}";
     for (template, expected) in [
-        (without, "without assistant"),
-        (counts, "cannot tell which part of message 1"),
+        (without, "leaves out the assistant's turn"),
+        (counts, "cannot determine which part of message 1"),
         (raising, "only on Sundays"),
     ] {
         let tokenizer = tokenizer(&["<s>", "</s>"], Some(template));

@@ -97,7 +97,7 @@ fn truncation_keeps_the_first_tokens_and_counts_what_it_drops() {
     assert_eq!(data.examples.source(0).to_string(), "rows:2");
     let error = Dataset::build(&rows[..1], &tokenizer, &options(2)).unwrap_err().to_string();
     assert!(
-        error.contains("cut at 2 tokens") && error.contains("Raise data.max_length"),
+        error.contains("within the first 2 tokens") && error.contains("Raise data.max_length"),
         "{error}"
     );
 }
@@ -142,12 +142,15 @@ fn folders_are_read_saved_byte_for_byte_and_refused_with_a_remedy() {
     write("tokenizer.model", b"x");
     let error = TextTokenizer::from_dir(dir.path()).unwrap_err().to_string();
     assert!(
-        error.contains("holds tokenizer.model") && error.contains("save_pretrained"),
+        error.contains("contains tokenizer.model") && error.contains("save_pretrained"),
         "{error}"
     );
     write("tokenizer.json", b"version https://git-lfs");
     let error = TextTokenizer::from_dir(dir.path()).unwrap_err().to_string();
-    assert!(error.contains("tokenizer.json: not a tokenizer") && error.contains("LFS"), "{error}");
+    assert!(
+        error.contains("tokenizer.json: invalid tokenizer") && error.contains("LFS"),
+        "{error}"
+    );
 
     write("tokenizer.json", &tokenizer_json(&TOKENS));
     // The file wins over the configuration, whose list has a template for tools.

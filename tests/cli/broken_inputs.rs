@@ -229,7 +229,7 @@ fn a_row_without_known_keys() {
 
 #[test]
 fn wrong_json_at_line_17() {
-    refused(1, TRAIN, &["rows.jsonl:17", "not JSON"], |place| {
+    refused(1, TRAIN, &["rows.jsonl:17", "invalid JSON"], |place| {
         let mut rows = format!("{CONVERSATION}\n").repeat(16);
         rows.push_str("{\"messages\": [}\n");
         place.write("rows.jsonl", rows);
@@ -280,7 +280,7 @@ fn examples_that_are_all_too_long() {
     refused(
         1,
         &command_line,
-        &["nothing to train on", "cut at 4 tokens", "data.max_length"],
+        &["nothing to train on", "within the first 4 tokens", "data.max_length"],
         |_| (),
     );
 }

@@ -42,14 +42,14 @@ fn check_prints_one_object_and_fails_on_findings() {
     let told = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{told}");
     assert!(told.contains("failed on unreadable (1 rows)"), "{told}");
-    assert!(told.contains("rows.jsonl:3: column 2: not JSON"), "{told}");
+    assert!(told.contains("rows.jsonl:3: column 2: invalid JSON"), "{told}");
     place.succeed("data check rows.jsonl --model model --fail-on exact-duplicate=1");
     let output = place.run("data check rows.jsonl --model model --fail-on exact-duplicate");
     assert_eq!(output.status.code(), Some(1));
     let output = place.run("data check rows.jsonl --model model --fail-on nonsense");
     assert_eq!(output.status.code(), Some(2));
     let output = place.run("data check none/*.jsonl --model model");
-    assert!(stderr(&output).contains("nothing matches the pattern"), "{}", stderr(&output));
+    assert!(stderr(&output).contains("no file matches the pattern"), "{}", stderr(&output));
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_run_reads_custom_fields_and_skips_invalid_rows() {
     assert!(told.contains("more than 0 invalid rows"), "{told}");
     place.write("run.toml", config(""));
     let told = stderr(&place.run("train run.toml --dry-run --backend flex"));
-    assert!(told.contains("a.jsonl:5: column 2: not JSON"), "{told}");
+    assert!(told.contains("a.jsonl:5: column 2: invalid JSON"), "{told}");
     place.write("run.toml", config("text_template = '{q}'"));
     let output = place.run("train run.toml --dry-run");
     assert!(stderr(&output).contains("data.text_template"), "{}", stderr(&output));

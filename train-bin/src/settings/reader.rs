@@ -542,7 +542,10 @@ impl Reader {
     fn push(&mut self, key: &str, kind: FaultKind) {
         // What is missing in a list of sections is missing in its section.
         let section = key.rsplit_once('.').map_or(key, |(section, _)| section);
-        let place = self.places.get(key).or_else(|| self.places.get(section).filter(|_| section.contains('[')));
+        let place = self
+            .places
+            .get(key)
+            .or_else(|| self.places.get(section).filter(|_| section.contains('[')));
         let origin: Option<Origin> = place.and_then(|place| place.origin.clone());
         self.faults.push(Fault { origin, kind });
     }

@@ -5,14 +5,14 @@ use std::io::Cursor;
 use std::path::PathBuf;
 
 use proptest::prelude::*;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 
 const LIMIT: usize = 64;
 
 fn read(kind: Kind, bytes: &[u8], limit: usize) -> Vec<Result<Record, Fault>> {
-    let Ok(input) = open::plain(Cursor::new(bytes.to_vec())) else { return Vec::new() };
+    let Ok(input) = open::decompress(Cursor::new(bytes.to_vec())) else { return Vec::new() };
     let reader = Reader::of(kind, input, Path::new("x").into(), TextBy::Paragraph, limit);
     Records { reader, ended: false }.collect()
 }

@@ -3,11 +3,13 @@
 use std::fs;
 use std::io::Write;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
-use crate::error::Faults;
+use crate::error::{Faults, RowError};
 use crate::read::read_all_rows;
+use crate::row::Row;
+use crate::source::{FieldMap, OnError, Rejects, RowTemplate, RowTemplates, data_files};
 
 fn rows_of(name: &str, bytes: &[u8], limit: usize) -> Vec<Result<Record, Fault>> {
     let dir = tempfile::tempdir().unwrap();
@@ -224,7 +226,7 @@ fn skipped_rows_are_counted_limited_and_written_down() {
     assert_eq!(written[1]["line"], 3);
     fs::remove_file(&to).unwrap();
     let error = read(Some(1)).unwrap_err().to_string();
-    assert!(error.contains("more than 1 rows") && error.contains("x.jsonl:3"), "{error}");
+    assert!(error.contains("more than 1 invalid rows") && error.contains("x.jsonl:3"), "{error}");
     assert!(!to.exists(), "what failed leaves no file");
 }
 
