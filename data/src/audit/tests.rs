@@ -35,7 +35,7 @@ fn on_line(name: &str, line: usize) -> (String, Vec<usize>) {
 }
 
 #[test]
-fn each_finding_is_found_on_its_line_and_on_no_other() {
+fn each_finding_is_reported_for_its_line_only() {
     let many = "This sentence is there to make the answer longer than the limit. ".repeat(12);
     let long = format!(r#"{{"question": "Tell me all.", "answer": "{many}"}}"#);
     let lines = [
@@ -54,7 +54,7 @@ fn each_finding_is_found_on_its_line_and_on_no_other() {
     ];
     let example =
         ExampleOptions { max_length: NonZeroUsize::new(120), ..ExampleOptions::default() };
-    // Of short texts a changed word changes much.
+    // In short texts one changed word has a large effect.
     let options = AuditOptions { example, near: Some(0.7), show: 2, ..AuditOptions::default() };
     let report = audited(&lines, &tokenizer(), &options);
     let expected = [
@@ -87,8 +87,8 @@ fn each_finding_is_found_on_its_line_and_on_no_other() {
 }
 
 #[test]
-fn what_the_tokens_show() {
-    // A template whose turns end in a mark that ends no generation, and a text that begins with the mark of texts.
+fn findings_in_tokens() {
+    // A template whose end of turn doesn't stop generation, and a text that starts with beginning-of-text tokens.
     let template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}\
         {% if add_generation_prompt %}[assistant]{% endif %}";
     let plain = tokenizer().with_chat_template(template).unwrap();
@@ -99,7 +99,7 @@ fn what_the_tokens_show() {
     let of = found(&report);
     assert!(of.contains(&on_line("without-end-mark", 1)), "{of:?}");
     assert_eq!(of.contains(&on_line("doubled-bos", 2)), plain.bos_id().is_some(), "{of:?}");
-    // Cut before the answer begins: nothing is left to train.
+    // Truncated before the answer: nothing is left to train on.
     let example = ExampleOptions { max_length: NonZeroUsize::new(3), ..ExampleOptions::default() };
     let options = AuditOptions { example, ..AuditOptions::default() };
     let report = audited(&lines[..1], &plain, &options);

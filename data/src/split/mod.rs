@@ -1,4 +1,4 @@
-//! Parting rows into those to learn from and those to evaluate on, without letting one leak into the other.
+//! Splitting rows into training and evaluation data, and checking for leaks between them.
 
 mod assign;
 mod leak;
@@ -17,25 +17,25 @@ use crate::output::LineWriter;
 use crate::source::{ReadOptions, ReadRow, Rejects, for_each_batch};
 use assign::Keys;
 
-/// What was written.
+/// The report of a split.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SplitReport {
-    /// Rows that were read and could be parted.
+    /// Rows that were split.
     pub rows: u64,
-    /// Rows to learn from.
+    /// Training rows.
     pub train: u64,
-    /// Rows to evaluate on.
+    /// Evaluation rows.
     pub eval: u64,
-    /// Rows at fault that were skipped.
+    /// Invalid rows that were skipped.
     pub skipped: u64,
 }
 
-/// Parts the rows of files into two files of JSON Lines, in their order and as they are. Read twice: first what they
-/// are parted by (nothing, eight bytes a row, or some bytes a group), then the rows.
+/// Splits the rows of files into two JSON Lines files, unchanged and in order. The files are read twice: first the field
+/// to split by (kept in memory: nothing, eight bytes per row, or some bytes per group), then the rows.
 ///
 /// # Errors
-/// A file that cannot be opened or written; invalid rows that `rejects` does not skip, those without the field among
-/// them; a size that leaves a side empty.
+/// A file that cannot be opened or written; invalid rows that `rejects` does not skip, including rows without the field; a
+/// size that leaves one file empty.
 pub fn split(
     files: &[PathBuf],
     read: &ReadOptions,
@@ -70,7 +70,7 @@ pub fn split(
                     Ok(())
                 })
             });
-            // Those at fault were told in the first pass.
+            // Invalid rows were reported in the first pass.
             if let Ok((_, _, record)) = keyed {
                 let to = if held { &mut to_eval } else { &mut to_train };
                 to.line(&record.json_line())?;
@@ -80,9 +80,9 @@ pub fn split(
     })?;
     let report = SplitReport { rows, train: to_train.lines(), eval: to_eval.lines(), skipped };
     if report.train == 0 || report.eval == 0 {
-        let side = if report.train == 0 { "learn from" } else { "evaluate on" };
+        let side = if report.train == 0 { "training" } else { "evaluation" };
         return Err(DataError::NothingToTrain(format!(
-            "the split leaves no row to {side}. Choose another size or field"
+            "the split leaves no {side} rows. Choose another size or field"
         )));
     }
     to_train.commit()?;
