@@ -1,4 +1,4 @@
-//! How full rows are in each layout, for a tokenizer's folder and a file of rows.
+//! Measures the padding of each layout on a data set.
 //!
 //! `cargo run --release -p emberlm-data --example padding -- TOKENIZER_FOLDER DATA [MAX_LENGTH] [MICRO_BATCH]`
 

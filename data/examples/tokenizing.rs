@@ -1,4 +1,4 @@
-//! How fast rows become tokens: reading, chat template, tokenizing, masks, on all cores or on one.
+//! Measures the speed of tokenizing: reading, chat template, tokens, loss masks. `RAYON_NUM_THREADS` sets the threads.
 //!
 //! `cargo run --release -p emberlm-data --example tokenizing -- TOKENIZER_FOLDER DATA [CACHE_FOLDER]`
 //!

@@ -1,4 +1,4 @@
-//! Tokens added to a tokenizer, and to its files as transformers would write them.
+//! Adding tokens to a tokenizer and to its files, in the format that transformers writes.
 
 use std::collections::BTreeSet;
 
@@ -10,11 +10,11 @@ use crate::files::{ADDED_TOKENS, CONFIG, FileSet, TOKENIZER};
 use crate::tokenizer::TextTokenizer;
 
 impl TextTokenizer {
-    /// The same tokenizer with further tokens, and their ids. They are found in any text as they stand, before all else,
-    /// and are no special tokens: decoding shows them. The files that [`TextTokenizer::save`] writes have them too.
+    /// The tokenizer with added tokens, and their ids. They are recognized in any text, before all other tokenization,
+    /// and are not special tokens: decoding keeps them. The files that [`TextTokenizer::save`] writes include them.
     ///
     /// # Errors
-    /// A token that is empty, named twice, or one of the tokenizer's already.
+    /// A token that is empty, given twice, or already in the tokenizer.
     pub fn with_added_tokens(self, tokens: &[String]) -> Result<(Self, Vec<u32>), DataError> {
         let wrong = |expected: &str, found: &str| DataError::Setting {
             key: "model.add_tokens".into(),
@@ -25,10 +25,16 @@ impl TextTokenizer {
         let mut seen = BTreeSet::new();
         for token in tokens {
             if token.trim().is_empty() {
-                return Err(wrong("tokens with at least one character that is not a space", token));
+                return Err(wrong(
+                    "tokens with at least one character other than white space",
+                    token,
+                ));
             }
             if let Some(id) = self.token_to_id(token) {
-                return Err(wrong(&format!("new tokens (this is token {id} already)"), token));
+                return Err(wrong(
+                    &format!("new tokens (the tokenizer already has it as token {id})"),
+                    token,
+                ));
             }
             if !seen.insert(token) {
                 return Err(wrong("each token once", token));
@@ -46,13 +52,13 @@ impl TextTokenizer {
         let made = Self::load(files)?;
         let again: Vec<u32> = tokens.iter().filter_map(|token| made.token_to_id(token)).collect();
         if ids.len() != tokens.len() || again != ids {
-            return Err(wrong("tokens that this tokenizer can take", &tokens.join(", ")));
+            return Err(wrong("tokens that this tokenizer can add", &tokens.join(", ")));
         }
         Ok((made, ids))
     }
 }
 
-/// The tokenizer's files with the tokens in each that lists such.
+/// The tokenizer's files, with the tokens added to each file that lists added tokens.
 fn with_tokens(mut files: FileSet, tokens: &[String], ids: &[u32]) -> Result<FileSet, DataError> {
     let entry = |token: &str| -> Map<String, Value> {
         let entry = json!({

@@ -1,13 +1,13 @@
-//! Training a tokenizer: byte-level byte-pair encoding, as GPT-2 and Llama 3 have it.
+//! Training a byte-level BPE tokenizer, as GPT-2 and Llama 3 use it.
 
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::sync_channel;
+use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 
 use serde::Serialize;
 use serde_json::json;
 use tokenizers::models::TrainerWrapper;
-use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
+use tokenizers::models::bpe::{BPE, BpeTrainer, BpeTrainerBuilder};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{AddedToken, Tokenizer};
 
@@ -17,16 +17,16 @@ use crate::near::Part;
 use crate::output::write_whole;
 use crate::source::{ReadOptions, Rejects, for_each_batch};
 
-/// How a tokenizer is trained.
+/// Options of training a tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BpeOptions {
-    /// Tokens in all, special ones among them: at least 256 and those.
+    /// Size of the vocabulary with special tokens: at least 256 plus their number.
     pub vocab_size: usize,
-    /// A pair that occurs less often is not merged.
+    /// Minimum occurrences of a pair to be merged.
     pub min_frequency: u64,
-    /// Special tokens beside `<|endoftext|>`, `<|im_start|>` and `<|im_end|>`.
+    /// Special tokens in addition to `<|endoftext|>`, `<|im_start|>` and `<|im_end|>`.
     pub special_tokens: Vec<String>,
-    /// Longest text in tokens that the configuration names.
+    /// `model_max_length` of `tokenizer_config.json`, in tokens.
     pub model_max_length: usize,
 }
 
@@ -41,14 +41,14 @@ impl Default for BpeOptions {
     }
 }
 
-/// What was trained.
+/// The report of training a tokenizer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct BpeReport {
     /// Rows that were read.
     pub rows: u64,
-    /// Their bytes of text.
+    /// Bytes of text in them.
     pub bytes: u64,
-    /// Tokens, special ones among them.
+    /// Size of the vocabulary with special tokens.
     pub vocab_size: usize,
 }
 
@@ -56,7 +56,7 @@ const END_OF_TEXT: &str = "<|endoftext|>";
 const OPEN: &str = "<|im_start|>";
 const CLOSE: &str = "<|im_end|>";
 
-/// ChatML, with what is trained marked.
+/// ChatML, with generation tags around the text to train on.
 const TEMPLATE: &str = "\
 {%- for message in messages -%}
     {{- '<|im_start|>' + message['role'] + '\\n' -}}
@@ -75,7 +75,7 @@ const TEMPLATE: &str = "\
 ";
 
 /// Trains on all texts of the rows and writes `tokenizer.json`, `tokenizer_config.json` and `chat_template.jinja`
-/// (ChatML), which transformers loads too. The texts are streamed; what is kept is the count of each word.
+/// (ChatML), which transformers can load. The texts are streamed; only the count of each distinct word is kept in memory.
 ///
 /// # Errors
 /// A file that cannot be opened or written; invalid rows that `rejects` does not skip; no text; a vocabulary too small.
@@ -86,38 +86,64 @@ pub fn train_tokenizer(
     mut rejects: Rejects,
     out: &Path,
 ) -> Result<BpeReport, DataError> {
-    let mut names = vec![END_OF_TEXT.to_owned(), OPEN.to_owned(), CLOSE.to_owned()];
-    names.extend(options.special_tokens.iter().filter(|name| !name.is_empty()).cloned());
-    names.dedup();
-    if options.vocab_size < 256 + names.len() {
+    let specials = special_tokens(options)?;
+    let trainer = trainer(options, &specials);
+    let mut report = BpeReport { rows: 0, bytes: 0, vocab_size: 0 };
+    let trained = train_on_rows(files, read, trainer, &mut rejects, &mut report)?;
+    rejects.finish()?;
+    if report.bytes == 0 {
+        return Err(DataError::NothingToTrain("there is no text. Check the data files".into()));
+    }
+    let tokenizer = trained.map_err(DataError::Tokenizer)?;
+    report.vocab_size = tokenizer.get_vocab_size(true);
+    save(&tokenizer, &specials, options.model_max_length, out)?;
+    Ok(report)
+}
+
+/// The special tokens, in the order of their ids.
+///
+/// # Errors
+/// A vocabulary too small for them and the 256 bytes.
+fn special_tokens(options: &BpeOptions) -> Result<Vec<String>, DataError> {
+    let mut specials = [END_OF_TEXT, OPEN, CLOSE].map(str::to_owned).to_vec();
+    specials.extend(options.special_tokens.iter().filter(|token| !token.is_empty()).cloned());
+    specials.dedup();
+    let least = 256 + specials.len();
+    if options.vocab_size < least {
         return Err(DataError::Setting {
             key: "vocab-size".into(),
-            expected: format!("at least {}: the bytes and the special tokens", 256 + names.len()),
+            expected: format!("at least {least}, for the bytes and the special tokens"),
             found: options.vocab_size.to_string(),
             nearest: None,
         });
     }
+    Ok(specials)
+}
+
+fn trainer(options: &BpeOptions, specials: &[String]) -> BpeTrainer {
     let mut alphabet: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     alphabet.sort_unstable();
-    let trainer = BpeTrainerBuilder::new()
+    BpeTrainerBuilder::new()
         .show_progress(false)
         .vocab_size(options.vocab_size)
         .min_frequency(options.min_frequency)
         .initial_alphabet(alphabet.into_iter().collect())
-        .special_tokens(names.iter().map(|name| AddedToken::from(name.as_str(), true)).collect())
-        .build();
-    let mut tokenizer = Tokenizer::new(BPE::default());
-    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, false, true)));
-    tokenizer.with_decoder(Some(ByteLevel::new(false, false, true)));
+        .special_tokens(specials.iter().map(|token| AddedToken::from(token, true)).collect())
+        .build()
+}
 
-    let mut report = BpeReport { rows: 0, bytes: 0, vocab_size: 0 };
+/// Trains on a separate thread while the rows are read, and counts rows and bytes in `report`. The inner error is the
+/// trainer's.
+fn train_on_rows(
+    files: &[PathBuf],
+    read: &ReadOptions,
+    trainer: BpeTrainer,
+    rejects: &mut Rejects,
+    report: &mut BpeReport,
+) -> Result<Result<Tokenizer, String>, DataError> {
     let (send, receive) = sync_channel::<String>(1024);
-    let trained = thread::scope(|scope| {
-        let training = scope.spawn(move || {
-            let mut trainer = TrainerWrapper::from(trainer);
-            let trained = tokenizer.train(&mut trainer, receive.into_iter()).map(|_| ());
-            (trained.map_err(|error| error.to_string()), tokenizer)
-        });
+    thread::scope(|scope| {
+        let training = scope.spawn(move || train(trainer, receive));
         let read = for_each_batch(files, read, |batch| {
             for row in batch {
                 match row {
@@ -126,7 +152,7 @@ pub fn train_tokenizer(
                         report.rows += 1;
                         for (_, text) in Part::Row.texts(&row.row) {
                             report.bytes += text.len() as u64;
-                            // The trainer is gone only if it failed, which is told below.
+                            // Sending fails only if training failed; that error is returned below.
                             let _ = send.send(text.to_owned());
                         }
                     }
@@ -135,16 +161,28 @@ pub fn train_tokenizer(
             Ok::<_, DataError>(())
         });
         drop(send);
-        let trained = training.join().map_err(|_| "training was aborted".to_owned());
+        let trained =
+            training.join().unwrap_or_else(|_| Err("the training thread panicked".into()));
         read.map(|()| trained)
-    })?;
-    rejects.finish()?;
-    if report.bytes == 0 {
-        return Err(DataError::NothingToTrain("there is no text. Check the data files".into()));
-    }
-    let (result, tokenizer) = trained.map_err(DataError::Tokenizer)?;
-    result.map_err(DataError::Tokenizer)?;
-    report.vocab_size = tokenizer.get_vocab_size(true);
+    })
+}
+
+fn train(trainer: BpeTrainer, texts: Receiver<String>) -> Result<Tokenizer, String> {
+    let mut tokenizer = Tokenizer::new(BPE::default());
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, false, true)));
+    tokenizer.with_decoder(Some(ByteLevel::new(false, false, true)));
+    tokenizer
+        .train(&mut TrainerWrapper::from(trainer), texts.into_iter())
+        .map_err(|error| error.to_string())?;
+    Ok(tokenizer)
+}
+
+fn save(
+    tokenizer: &Tokenizer,
+    specials: &[String],
+    model_max_length: usize,
+    out: &Path,
+) -> Result<(), DataError> {
     let json =
         tokenizer.to_string(true).map_err(|error| DataError::Tokenizer(error.to_string()))?;
     write_whole(&out.join(TOKENIZER), json.as_bytes())?;
@@ -153,14 +191,13 @@ pub fn train_tokenizer(
         "bos_token": null,
         "eos_token": CLOSE,
         "pad_token": END_OF_TEXT,
-        "additional_special_tokens": names,
+        "additional_special_tokens": specials,
         "clean_up_tokenization_spaces": false,
-        "model_max_length": options.model_max_length,
+        "model_max_length": model_max_length,
     });
     let config = serde_json::to_string_pretty(&config).unwrap_or_default();
     write_whole(&out.join(CONFIG), config.as_bytes())?;
-    write_whole(&out.join(CHAT_TEMPLATE), TEMPLATE.as_bytes())?;
-    Ok(report)
+    write_whole(&out.join(CHAT_TEMPLATE), TEMPLATE.as_bytes())
 }
 
 #[cfg(test)]
@@ -171,7 +208,7 @@ mod tests {
     use crate::tokenizer::TextTokenizer;
 
     #[test]
-    fn a_trained_tokenizer_loads_round_trips_and_is_the_same_each_time() {
+    fn a_trained_tokenizer_loads_round_trips_and_is_reproducible() {
         let dir = tempfile::tempdir().unwrap();
         let assets = Path::new(env!("CARGO_MANIFEST_DIR")).join("../assets");
         let files = [assets.join("world.txt"), assets.join("train.jsonl")];

@@ -1,4 +1,4 @@
-//! The files of a tokenizer: found in a folder, given in memory, written back byte for byte.
+//! The files of a tokenizer: read from a folder or from memory, written back byte for byte.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ pub(crate) const MORE_TEMPLATES: &str = "additional_chat_templates";
 
 pub(crate) const ADDED_TOKENS: &str = "added_tokens.json";
 
-/// Files that only go along: other programs want them.
+/// Files that are only copied, for other programs.
 const COMPANIONS: [&str; 4] = [ADDED_TOKENS, "vocab.json", "merges.txt", "tokenizer.model"];
 
 /// A tokenizer's files held in memory, such as those of the built-in example.
@@ -34,10 +34,10 @@ pub struct TokenizerFiles<'a> {
     pub generation_config: Option<&'a [u8]>,
 }
 
-/// Files by name, as they were read.
+/// Files by name, unchanged.
 #[derive(Debug, Clone)]
 pub(crate) struct FileSet {
-    /// Where they come from, for messages.
+    /// The folder, as a prefix of names in messages.
     origin: String,
     files: Vec<(String, Vec<u8>)>,
 }
@@ -90,7 +90,7 @@ impl FileSet {
         Ok(Self { origin: format!("{}/", dir.display()), files })
     }
 
-    /// All files, by name.
+    /// All files with their names.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
         self.files.iter().map(|(name, bytes)| (name.as_str(), bytes.as_slice()))
     }
@@ -104,7 +104,7 @@ impl FileSet {
         self.files.push((name.to_owned(), bytes));
     }
 
-    /// Names of the files under a folder of the set.
+    /// Names of the files in a subfolder.
     pub(crate) fn under(&self, folder: &str) -> impl Iterator<Item = &str> {
         self.files
             .iter()
@@ -112,7 +112,7 @@ impl FileSet {
             .filter(move |name| name.starts_with(folder))
     }
 
-    /// The file as messages name it.
+    /// The file's name for messages.
     pub(crate) fn shown(&self, name: &str) -> String {
         format!("{}{name}", self.origin)
     }
@@ -123,7 +123,7 @@ impl FileSet {
 
     pub(crate) fn text(&self, name: &str) -> Result<Option<&str>, DataError> {
         let text = self.get(name).map(std::str::from_utf8).transpose();
-        text.map_err(|error| self.fault(name, format!("not UTF-8: {error}")))
+        text.map_err(|error| self.fault(name, format!("invalid UTF-8: {error}")))
     }
 
     /// The file as a JSON object; an absent file is an empty one.
@@ -131,8 +131,10 @@ impl FileSet {
         let Some(bytes) = self.get(name) else { return Ok(serde_json::Map::new()) };
         match serde_json::from_slice(bytes) {
             Ok(Value::Object(object)) => Ok(object),
-            Ok(_) => Err(self.fault(name, "expected a JSON object. Fetch the file again")),
-            Err(error) => Err(self.fault(name, format!("not JSON: {error}. Fetch the file again"))),
+            Ok(_) => Err(self.fault(name, "expected a JSON object. Download the file again")),
+            Err(error) => {
+                Err(self.fault(name, format!("invalid JSON: {error}. Download the file again")))
+            }
         }
     }
 
@@ -171,9 +173,9 @@ fn no_tokenizer(dir: &Path) -> DataError {
             some => format!("{}, … ({} files)", some[..12].join(", "), some.len()),
         },
         remedy: if sentencepiece || slow {
-            "It has a tokenizer of an older form: load it once with transformers' AutoTokenizer and save_pretrained it here, which writes tokenizer.json"
+            "This is an older tokenizer format. To convert it, load the folder with transformers' AutoTokenizer and call save_pretrained, which writes tokenizer.json"
         } else {
-            "Expected a Hugging Face model folder: fetch tokenizer.json from the model's page, or check the path"
+            "Expected a Hugging Face model folder. Check the path, or download tokenizer.json from the model's page"
         },
     }
 }

@@ -16,7 +16,7 @@ type Object = Map<String, Value>;
 struct Spec {
     /// Keys that a row of this format has; of several names for one key, any.
     required: &'static [&'static [&'static str]],
-    /// Further keys, beside `system` and `tools`.
+    /// Optional keys in addition to `system` and `tools`.
     optional: &'static [&'static str],
     /// Keys whose values are lists of messages.
     message_lists: &'static [&'static str],

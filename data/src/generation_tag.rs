@@ -1,18 +1,17 @@
-//! `{% generation %}` … `{% endgeneration %}`: Hugging Face's tags around what an assistant says.
+//! `{% generation %}` … `{% endgeneration %}`: Hugging Face's tags around the text that an assistant generates.
 //!
-//! minijinja knows no such tags. They become a filter block, which is a block tag too: the same whitespace control
-//! applies, and the filter sets marks around its content.
+//! minijinja doesn't support them. They are rewritten as a filter block, which has the same whitespace control; the
+//! filter puts marks around its content.
 
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The filter the tags become, and the variable that holds its marks. Named as an argument, the variable reaches
-/// macros too.
+/// The filter that replaces the tags.
 pub(crate) const FILTER: &str = "emberlm_generation";
-/// The variable of the marks.
+/// The variable with the filter's marks. It is passed as an argument so that it is available in macros too.
 pub(crate) const MARKS: &str = "emberlm_marks";
 
-/// Turns the tags into filter blocks. Borrowed if there is none.
+/// Rewrites the tags as filter blocks. Borrowed if there are none.
 pub(crate) fn rewrite(source: &str) -> Cow<'_, str> {
     let mut out = String::new();
     let mut copied = 0;
@@ -28,7 +27,7 @@ pub(crate) fn rewrite(source: &str) -> Cow<'_, str> {
         } else {
             Some(open + 1)
         };
-        // What is not closed is the parser's to complain of.
+        // The parser reports an unclosed tag.
         let Some(end) = end else { break };
         at = end;
         if !rest.starts_with("{%") {
@@ -59,7 +58,7 @@ pub(crate) fn rewrite(source: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// End of the tag that begins at `open`; a closing mark within a string is none.
+/// End of the tag that starts at `open`; closing marks within strings don't count.
 fn tag_end(source: &str, open: usize, close: &str) -> Option<usize> {
     let mut quote = None;
     let mut escaped = false;
@@ -93,11 +92,11 @@ fn raw_end(source: &str, from: usize) -> usize {
 pub(crate) fn unused_marks<'a>(texts: impl Iterator<Item = &'a str> + Clone) -> [char; 2] {
     let mut unused =
         ('\u{f0000}'..='\u{ffffd}').filter(|c| texts.clone().all(|text| !text.contains(*c)));
-    // There are more such characters than any text of ours holds; were there not, nothing would be marked.
+    // There are 65534 of these characters. If a text contained all of them, nothing would be marked.
     [(); 2].map(|()| unused.next().unwrap_or('\0'))
 }
 
-/// Takes the marks out of a rendering: the text, and what they enclosed.
+/// Removes the marks from a rendering: the text, and the ranges that they enclosed.
 pub(crate) fn unmark(marked: &str, [begin, end]: [char; 2]) -> (String, Vec<Range<usize>>) {
     let mut text = String::with_capacity(marked.len());
     let mut spans: Vec<Range<usize>> = Vec::new();
@@ -144,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_avoid_what_the_content_holds() {
+    fn marks_are_characters_that_the_content_does_not_contain() {
         let texts = ["\u{f0000} and \u{f0002}"];
         let marks = unused_marks(texts.into_iter());
         assert_eq!(marks, ['\u{f0001}', '\u{f0003}']);

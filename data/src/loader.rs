@@ -1,4 +1,4 @@
-//! Which examples a step takes: a pure function of seed, epoch and place, so that a run resumes anywhere.
+//! The rows of each step: a pure function of seed, epoch and position, so that a run can resume at any step.
 
 use std::num::NonZeroUsize;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,56 +7,56 @@ use crate::dataset::Dataset;
 use crate::order::{Order, Purpose, Share, shuffle};
 use crate::packing::{Piece, WINDOW, first_fit_decreasing, joined, split};
 
-/// Micro-batches that are grouped by length with each other. Within them the lengths are sorted, so padding is next to
-/// nothing; more would make what stands in a micro-batch less random and save no more.
+/// Micro-batches in a window that is sorted by length. Padding is already negligible with this many; more would only
+/// make the composition of a micro-batch less random.
 const GROUPED: usize = 64;
 
-/// How examples stand in rows.
+/// How examples are arranged in rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
-    /// Each example in a row of its own.
+    /// One example per row.
     #[default]
     OnePerRow,
-    /// The same, examples of similar length in one micro-batch, so that padding is short.
+    /// One example per row; a micro-batch has examples of similar length, to reduce padding.
     ByLength {
         /// Rows in a micro-batch.
         micro_batch: usize,
     },
-    /// As many in a row as fit.
+    /// As many examples per row as fit.
     Packed,
 }
 
-/// A place in the stream of rows: what a run needs to know to go on.
+/// A position in the stream of rows, from which a run can resume.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Cursor {
-    /// Epochs that are through.
+    /// Completed epochs.
     pub epoch: u64,
-    /// Rows of this epoch that are through.
+    /// Rows already taken from this epoch.
     pub place: u64,
 }
 
-/// What decides the stream, beside the examples.
+/// The options that, with the examples, determine the stream of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LoaderOptions {
-    /// Of all orders.
+    /// Seed of all random orders.
     pub seed: u64,
-    /// Whether each epoch has a random order of its own; else the order of the data.
+    /// Whether each epoch has a new random order; otherwise it has the order of the data.
     pub shuffle: bool,
-    /// How examples stand in rows.
+    /// How examples are arranged in rows.
     pub layout: Layout,
 }
 
-/// The stream of rows: the epochs end to end, each in an order of its own.
+/// The stream of rows: one epoch after another, each in its own order.
 ///
-/// What an epoch holds, and in which order, depends on nothing but the options, its number and the examples' lengths.
+/// The rows of an epoch and their order depend only on the options, the epoch's number and the examples' lengths.
 #[derive(Debug)]
 pub struct Loader {
     options: LoaderOptions,
     lengths: Vec<Length>,
     order: Order,
-    /// Tokens in a row at most. Only documents are split at it.
+    /// Maximum tokens of a row. Only documents are split at it.
     row_length: usize,
-    /// Rows of every epoch, where they are as many.
+    /// Rows of an epoch, if all epochs have the same number.
     rows_per_epoch: Option<u64>,
     known: Mutex<Known>,
 }
@@ -69,17 +69,17 @@ struct Length {
 
 #[derive(Debug, Default)]
 struct Known {
-    /// The epoch asked for last: steps ask for the same one many times.
+    /// The last epoch that was requested: successive steps request the same one.
     recent: Option<(u64, Arc<Rows>)>,
-    /// Rows up to the end of each epoch, from the first on.
+    /// Number of rows up to the end of each epoch, from the first.
     ends: Vec<u64>,
 }
 
-/// The rows of an epoch, one after another.
+/// The rows of an epoch.
 #[derive(Debug, Default)]
 struct Rows {
     pieces: Vec<Piece>,
-    /// Where each row ends in `pieces`.
+    /// End of each row in `pieces`.
     ends: Vec<usize>,
 }
 
@@ -106,17 +106,17 @@ impl FromIterator<Vec<Piece>> for Rows {
 }
 
 impl Loader {
-    /// The stream over a data set.
+    /// The stream of a data set.
     pub fn new(data: &Dataset, options: LoaderOptions) -> Self {
         Self::with_shares(data, &data.shares, options)
     }
 
-    /// How many examples an epoch takes of each source of a mixture.
+    /// Number of examples that an epoch draws from each source of a mixture.
     pub fn draws(&self) -> Vec<usize> {
         self.order.draws()
     }
 
-    /// The stream that has each example once an epoch, in the order of the data, also if that is a mixture.
+    /// A stream with each example once per epoch in the order of the data, even if the data is a mixture.
     pub fn each_once(data: &Dataset, layout: Layout) -> Self {
         Self::with_shares(data, &[], LoaderOptions { layout, ..LoaderOptions::default() })
     }
@@ -158,20 +158,20 @@ impl Loader {
         loader
     }
 
-    /// The rows of `epochs` epochs, counted from the first: whole ones, and of the last one the share that is left, to the
-    /// nearest row. Takes the layout of each of these epochs.
+    /// Number of rows in the first `epochs` epochs; the fraction of the last one is rounded to the nearest row. May have
+    /// to arrange each of these epochs.
     pub fn rows_in(&self, epochs: f64) -> u64 {
         let whole = epochs.floor();
         let rest = (epochs - whole) * self.rows_of(whole as u64) as f64;
         self.rows_before(whole as u64) + rest.round() as u64
     }
 
-    /// Rows of an epoch.
+    /// Number of rows in an epoch.
     pub fn rows_of(&self, epoch: u64) -> u64 {
         self.rows_per_epoch.unwrap_or_else(|| self.count(epoch))
     }
 
-    /// The place of a row that is counted from the beginning of the stream.
+    /// The position of a row that is counted from the start of the stream.
     pub fn cursor(&self, row: u64) -> Cursor {
         if self.lengths.is_empty() {
             return Cursor::default();
@@ -186,8 +186,8 @@ impl Loader {
         Cursor { epoch, place: row - self.rows_before(epoch) }
     }
 
-    /// The next `count` rows from a place on, across the borders of epochs, and the place after them. No rows if there
-    /// are no examples.
+    /// The next `count` rows from a position, across epochs, and the position after them. No rows if there are no
+    /// examples.
     pub fn take(&self, from: Cursor, count: usize) -> (Vec<Vec<Piece>>, Cursor) {
         let mut taken = Vec::with_capacity(count);
         let mut cursor = from;
@@ -196,7 +196,7 @@ impl Loader {
         }
         while taken.len() < count {
             let rows = self.rows(cursor.epoch);
-            // No more than the rows of an epoch, which are a usize.
+            // At most the number of rows in an epoch, which is a usize.
             let place = cursor.place.min(rows.len() as u64) as usize;
             let to = rows.len().min(place + count - taken.len());
             taken.extend((place..to).map(|row| rows.row(row).to_vec()));
@@ -208,7 +208,7 @@ impl Loader {
         (taken, cursor)
     }
 
-    /// How far a place is, in epochs.
+    /// A position in epochs.
     pub fn epochs_at(&self, cursor: Cursor) -> f64 {
         if cursor.place == 0 {
             return cursor.epoch as f64;
@@ -216,7 +216,7 @@ impl Loader {
         cursor.epoch as f64 + cursor.place as f64 / self.rows_of(cursor.epoch) as f64
     }
 
-    /// How many epochs so many rows are, counted from the first.
+    /// The number of epochs in the first `rows` rows.
     pub fn epochs_of(&self, rows: u64) -> f64 {
         self.epochs_at(self.cursor(rows))
     }
@@ -233,7 +233,7 @@ impl Loader {
             }
             let rows = self.count(known as u64);
             let ends = &mut self.known().ends;
-            // Another thread may have been faster.
+            // Another thread may already have added it.
             if ends.len() == known {
                 ends.push(ends.last().copied().unwrap_or(0) + rows);
             }
@@ -283,7 +283,7 @@ impl Loader {
         }
     }
 
-    /// The rows that an example needs if it shares none.
+    /// The pieces of an example that shares no row.
     fn pieces(&self, example: usize) -> impl Iterator<Item = Piece> {
         let Length { tokens, is_document } = self.lengths[example];
         split(example, tokens, if is_document { self.row_length } else { tokens })
@@ -291,19 +291,19 @@ impl Loader {
 
     fn one_per_row(&self, order: &[usize], epoch: u64) -> Vec<Piece> {
         let mut rows: Vec<Piece> = order.iter().flat_map(|&i| self.pieces(i)).collect();
-        // The parts of a long document are not to follow each other.
+        // The parts of a long document must not follow each other.
         if self.options.shuffle && rows.len() > order.len() {
             self.shuffle(&mut rows, epoch, 0);
         }
         rows
     }
 
-    /// Sorts windows of some micro-batches by length and shuffles the micro-batches. Those begin at the multiples of
-    /// their size in the stream, so at an epoch's ends there may be parts of some, which are not sorted.
+    /// Sorts windows of micro-batches by length and shuffles the micro-batches. Micro-batches start at multiples of their
+    /// size in the stream, so an epoch may start and end with an incomplete one, which is not sorted.
     fn by_length(&self, mut rows: Vec<Piece>, micro_batch: usize, epoch: u64) -> Vec<Piece> {
         let size = micro_batch as u64;
-        let begun = (self.rows_before(epoch) % size) as usize;
-        let head = if begun == 0 { 0 } else { rows.len().min(micro_batch - begun) };
+        let filled = (self.rows_before(epoch) % size) as usize;
+        let head = if filled == 0 { 0 } else { rows.len().min(micro_batch - filled) };
         let whole = (rows.len() - head) / micro_batch * micro_batch;
         let middle = &mut rows[head..head + whole];
         for window in middle.chunks_mut(GROUPED * micro_batch) {
@@ -325,7 +325,7 @@ impl Loader {
         let (documents, others): (Vec<usize>, Vec<usize>) =
             (0..order.len()).partition(|place| length(place).is_document);
         let texts = documents.iter().map(|place| (*place, length(place).tokens));
-        // Rows with the place of their first piece in the order, which an order that is not shuffled keeps.
+        // Each row with the position of its first piece in the order, by which the rows are sorted.
         let mut rows: Vec<(usize, Vec<Piece>)> = Vec::new();
         for mut row in joined(texts, self.row_length) {
             let first = row.first().map_or(0, |piece| piece.example);

@@ -1,7 +1,7 @@
-//! Several files of rows mixed into one, by weights.
+//! Mixing several data files into one, by weights.
 //!
-//! Lines are copied byte for byte. Only their places are held in memory (24 bytes a line), so files may be larger than
-//! that.
+//! Lines are copied byte for byte. Only their positions are in memory (24 bytes per line), so files may be larger than
+//! the memory.
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
@@ -19,36 +19,37 @@ use crate::output::{persist, temporary_file};
 pub struct MixSource {
     /// JSON Lines.
     pub path: PathBuf,
-    /// How often it is drawn from, relative to the others; finite and greater than 0.
+    /// Relative weight of drawing from it; finite and greater than 0.
     pub weight: f64,
 }
 
-/// What a mixture took from a file.
+/// Counts of one file of a mixture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mixed {
     /// The file.
     pub path: PathBuf,
     /// Rows in it.
     pub rows: usize,
-    /// Rows drawn from it; more than it has, if it was drawn from beyond its end and began again.
+    /// Rows drawn from it. If that exceeds `rows`, some were drawn repeatedly.
     pub drawn: usize,
 }
 
-/// What a mixture is made of.
+/// The report of mixing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MixReport {
     /// Rows written.
     pub rows: usize,
-    /// What each file gave, in the order given.
+    /// The files, in the given order.
     pub sources: Vec<Mixed>,
 }
 
-/// Draws `rows` rows (as many as there are in all, if `None`) from JSON Lines files by their weights and writes them to
-/// `out`, in an order that `seed` decides. Each file gives its rows in a shuffled order, none twice before all have come.
+/// Draws `rows` rows (`None`: the number of rows in all files) from JSON Lines files by weight and writes them to `out`,
+/// in an order determined by `seed`. Each file is drawn from in a shuffled order; no row repeats before all others of its
+/// file were drawn.
 ///
 /// # Errors
-/// No file, a weight that isn't finite and greater than 0, a file that isn't JSON Lines or holds no row, rows that are no
-/// JSON objects among those drawn, a file that can't be read or written. Then `out` is as it was.
+/// No file; a weight that isn't finite and greater than 0; a file that isn't JSON Lines, has no rows, or can't be read or
+/// written; drawn rows that aren't JSON objects. `out` is then unchanged.
 pub fn mix(
     sources: &[MixSource],
     rows: Option<usize>,
@@ -103,7 +104,7 @@ pub fn mix(
     Ok(MixReport { rows, sources: sources.collect() })
 }
 
-/// Refuses a weight that says nothing.
+/// Checks that a weight is finite and greater than 0.
 pub(crate) fn check_weight(path: &Path, weight: f64) -> Result<(), DataError> {
     if weight.is_finite() && weight > 0.0 {
         return Ok(());
@@ -133,7 +134,7 @@ struct LineFile {
 struct Line {
     offset: u64,
     bytes: usize,
-    /// From 1, blank ones counted.
+    /// From 1, including blank lines.
     number: usize,
 }
 
@@ -154,7 +155,7 @@ impl LineFile {
         Ok(Self { path: path.to_owned(), reader, lines })
     }
 
-    /// Reads a line, and says where it stands.
+    /// Reads a line and returns its location.
     fn read(&mut self, line: usize, into: &mut Vec<u8>) -> Result<Source, DataError> {
         let Line { offset, bytes, number } = self.lines[line];
         into.resize(bytes, 0);
@@ -165,7 +166,7 @@ impl LineFile {
     }
 }
 
-/// The lines that are not blank, without their ends and without the mark that some tools begin a file with.
+/// The lines that are not blank, without line endings and byte order mark.
 fn index(reader: &mut impl BufRead) -> io::Result<Vec<Line>> {
     const MARK: &[u8] = "\u{feff}".as_bytes();
     let mut lines = Vec::new();
@@ -221,10 +222,10 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_drawn_by_weight_each_once_until_all_have_come() {
+    fn rows_are_drawn_by_weight_and_none_repeats_before_its_file_is_exhausted() {
         let dir = tempfile::tempdir().unwrap();
         let a = source(dir.path(), "a.jsonl", &rows("a", 10), 3.0);
-        // A mark, blank lines, ends of Windows, and no end at the last line.
+        // A byte order mark, blank lines, Windows line endings, and none after the last line.
         let text = format!("\u{feff}{}", rows("b", 10).replace('\n', "\r\n\r\n"));
         let b = source(dir.path(), "b.jsonl", text.trim_end(), 1.0);
         let out = dir.path().join("new").join("mixed.jsonl");
@@ -239,14 +240,14 @@ mod tests {
         assert!(mixed.lines().all(|line| line.starts_with('{') && line.ends_with('}')));
 
         mix(&[a.clone(), b.clone()], Some(16), 7, &out).unwrap();
-        assert_eq!(fs::read_to_string(&out).unwrap(), mixed, "the seed decides");
+        assert_eq!(fs::read_to_string(&out).unwrap(), mixed, "the same seed gives the same file");
         mix(&[a.clone(), b.clone()], Some(16), 8, &out).unwrap();
         assert_ne!(fs::read_to_string(&out).unwrap(), mixed);
         assert_eq!(mix(&[a, b], None, 7, &out).unwrap().rows, 20);
     }
 
     #[test]
-    fn faults_leave_the_file_as_it_was() {
+    fn errors_leave_the_output_file_unchanged() {
         let dir = tempfile::tempdir().unwrap();
         let out = dir.path().join("out.jsonl");
         fs::write(&out, "old").unwrap();

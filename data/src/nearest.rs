@@ -1,11 +1,11 @@
-//! The name that a misspelt one was probably meant to be.
+//! Suggestions for misspelled names.
 
-/// How alike two names are, from 0 to 1.
+/// Similarity of two names, from 0 to 1.
 pub fn likeness(a: &str, b: &str) -> f64 {
     strsim::normalized_damerau_levenshtein(a, b)
 }
 
-/// The one of `known` that is most like `found`, if it is more alike than not.
+/// The name of `known` that is most similar to `found`, if the similarity is at least 0.5.
 pub fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<String> {
     let found = found.to_lowercase();
     known
@@ -21,7 +21,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_nearest_name_is_one_that_is_mostly_alike() {
+    fn the_nearest_name_is_suggested_if_it_is_similar_enough() {
         let known = ["file", "paragraph", "line"];
         assert_eq!(nearest("paragraphs", known).as_deref(), Some("paragraph"));
         assert_eq!(nearest("Lines", known).as_deref(), Some("line"));

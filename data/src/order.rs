@@ -1,8 +1,8 @@
-//! In which order an epoch takes the examples: a pure function of seed and epoch, so that a run resumes anywhere.
+//! The order of the examples in an epoch: a pure function of seed and epoch, so that a run can resume at any step.
 //!
-//! Without shares an epoch is every example once. With shares (a mixture of sources) an epoch is as many draws as there
-//! are examples in all, divided among the sources by their weights; each source gives its examples in shuffled orders of
-//! its own, end to end, so none comes again before all of its source have come, across the borders of epochs too.
+//! Without shares an epoch has every example once. With shares (a mixture of sources) an epoch has as many draws as
+//! there are examples in all, divided among the sources by weight. Each source is drawn from in one shuffled order after
+//! another, so no example repeats before all others of its source were drawn, even across epochs.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{RngCore, SeedableRng};
@@ -10,20 +10,20 @@ use rand_chacha::rand_core::{RngCore, SeedableRng};
 /// A source of a mixture.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
-    /// Its examples; those of the first source are counted from 0, those of the next one go on from there.
+    /// Number of its examples. Their indices continue from source to source.
     pub examples: usize,
-    /// How often it is drawn from, relative to the others; finite and greater than 0.
+    /// Relative weight of drawing from it; finite and greater than 0.
     pub weight: f64,
 }
 
-/// What a stream of random numbers is for, so that no two are the same.
+/// The purpose of a stream of random numbers: each purpose has its own stream.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Purpose {
     /// The order of the examples (of a source).
     Examples = 0,
     /// The order of rows or groups of them.
     Rows = 1,
-    /// From which source the draws of a mixture come.
+    /// The source of each draw of a mixture.
     Sources = 2,
 }
 
@@ -45,13 +45,13 @@ struct Source {
 }
 
 impl Order {
-    /// Of `examples` examples, each once an epoch.
+    /// Each of `examples` examples once per epoch.
     pub(crate) fn plain(examples: usize, seed: u64, shuffle: bool) -> Self {
         let sources = vec![Source { first: 0, examples, draws: examples }];
         Self { seed, shuffle, sources }
     }
 
-    /// Of a mixture, of which an epoch is so many draws.
+    /// A mixture with `draws` draws per epoch.
     pub(crate) fn mixed(shares: &[Share], draws: usize, seed: u64, shuffle: bool) -> Self {
         let mut first = 0;
         let sources = draws_of(shares, draws).into_iter().zip(shares).map(|(draws, share)| {
@@ -61,7 +61,7 @@ impl Order {
         Self { seed, shuffle, sources: sources.collect() }
     }
 
-    /// Whether every epoch holds the same examples.
+    /// Whether every epoch has the same examples.
     pub(crate) fn is_plain(&self) -> bool {
         self.sources.len() == 1
     }
@@ -87,7 +87,7 @@ impl Order {
         places.into_iter().map(draw).collect()
     }
 
-    /// The examples that a source gives to an epoch: the next ones of its stream.
+    /// The examples drawn from a source in an epoch: the next ones of its stream.
     fn drawn(&self, source: usize, epoch: u64) -> Vec<usize> {
         let Source { first, examples, draws } = self.sources[source];
         let mut drawn = Vec::with_capacity(draws);
@@ -112,8 +112,8 @@ impl Order {
     }
 }
 
-/// `draws` divided among the sources by weight: whole numbers that sum up to it, none more than one off its exact share
-/// but where that would leave a source without any.
+/// Divides `draws` among the sources by weight, into whole numbers with that sum. Each differs by less than one from its
+/// exact share, except that a source which would get none gets one.
 pub(crate) fn draws_of(shares: &[Share], draws: usize) -> Vec<usize> {
     let drawable = |share: &Share| if share.examples == 0 { 0.0 } else { share.weight };
     let total: f64 = shares.iter().map(drawable).sum();
@@ -123,7 +123,7 @@ pub(crate) fn draws_of(shares: &[Share], draws: usize) -> Vec<usize> {
     let exact: Vec<f64> =
         shares.iter().map(|share| draws as f64 * (drawable(share) / total)).collect();
     let mut counts: Vec<usize> = exact.iter().map(|exact| exact.floor() as usize).collect();
-    // Rounding may make the floors of exact shares too many as well as too few.
+    // With rounding errors, the sum of the floors can also be too large.
     while counts.iter().sum::<usize>() != draws {
         let lacking = |i: &usize| exact[*i] - counts[*i] as f64;
         let by_lack = |a: &usize, b: &usize| lacking(a).total_cmp(&lacking(b)).then(b.cmp(a));
@@ -136,7 +136,7 @@ pub(crate) fn draws_of(shares: &[Share], draws: usize) -> Vec<usize> {
             counts[least] -= 1;
         }
     }
-    // A source that is named is drawn from, if there are draws enough.
+    // Each source gets at least one draw, if there are enough.
     for i in 0..counts.len() {
         let richest = (0..counts.len()).max_by_key(|&i| counts[i]);
         if let Some(richest) = richest
@@ -151,13 +151,13 @@ pub(crate) fn draws_of(shares: &[Share], draws: usize) -> Vec<usize> {
     counts
 }
 
-/// The source of each draw, each source's draws spread evenly.
+/// The source of each draw, with the draws of each source evenly spaced.
 fn interleaved(sources: &[Source]) -> Vec<usize> {
     let mut places: Vec<(usize, usize)> = Vec::new();
     for (source, &Source { draws, .. }) in sources.iter().enumerate() {
         places.extend((0..draws).map(|draw| (source, draw)));
     }
-    // Draw k of n stands at (k + 1/2) / n of the epoch.
+    // Draw k of n is at (k + 1/2) / n of the epoch.
     let at =
         |&(source, draw): &(usize, usize)| (2 * draw as u128 + 1, sources[source].draws as u128);
     places.sort_by(|a, b| {
@@ -167,8 +167,8 @@ fn interleaved(sources: &[Source]) -> Vec<usize> {
     places.into_iter().map(|(source, _)| source).collect()
 }
 
-/// Fisher and Yates over ChaCha8, written out: a crate's shuffle may change with its version, and a run that is
-/// resumed must not.
+/// Fisher-Yates with ChaCha8. Implemented here because a crate's shuffle may change between versions, which would change
+/// the order of a resumed run.
 pub(crate) fn shuffle<T>(items: &mut [T], seed: u64, epoch: u64, purpose: Purpose, source: u64) {
     let mut key = [0; 32];
     for (slot, number) in key.chunks_mut(8).zip([seed, epoch, purpose as u64, source]) {
@@ -181,7 +181,7 @@ pub(crate) fn shuffle<T>(items: &mut [T], seed: u64, epoch: u64, purpose: Purpos
     }
 }
 
-/// A number below `bound`, each as likely as the others: numbers of the last, incomplete round are thrown away.
+/// A uniform random number below `bound`, by rejecting numbers of the last, incomplete range.
 fn below(random: &mut ChaCha8Rng, bound: u64) -> u64 {
     let complete = u64::MAX - u64::MAX % bound;
     loop {
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn the_order_is_the_same_in_every_version() {
-        // Computed apart from this code, from the definitions of ChaCha8 and of Fisher and Yates.
+        // Computed independently, from the definitions of ChaCha8 and Fisher-Yates.
         let order = Order::plain(8, 42, true);
         assert_eq!(order.epoch(0), [3, 6, 0, 4, 5, 2, 1, 7]);
         assert_eq!(order.epoch(1), [0, 4, 5, 7, 2, 3, 6, 1]);
@@ -214,28 +214,28 @@ mod tests {
     fn draws_follow_the_weights_to_within_one() {
         assert_eq!(draws_of(&shares(&[(100, 1.0), (100, 1.0), (100, 1.0)]), 10), [4, 3, 3]);
         assert_eq!(draws_of(&shares(&[(5, 3.0), (95, 1.0)]), 100), [75, 25]);
-        // Rare, but not left out; an empty source gives nothing.
+        // A rare source is drawn from; an empty one is not.
         assert_eq!(draws_of(&shares(&[(5, 1e-9), (0, 1.0), (95, 1.0)]), 100), [1, 0, 99]);
     }
 
     #[test]
-    fn a_mixture_in_the_files_order_is_spread_evenly() {
+    fn a_mixture_without_shuffling_is_evenly_spaced() {
         let order = Order::mixed(&shares(&[(4, 1.0), (4, 3.0)]), 8, 0, false);
         assert_eq!(order.epoch(0), [4, 0, 5, 6, 7, 1, 4, 5]);
-        // Each source goes on where it was.
+        // Each source continues where the last epoch ended.
         assert_eq!(order.epoch(1), [6, 2, 7, 4, 5, 3, 6, 7]);
     }
 
     proptest! {
         #[test]
-        fn an_epoch_holds_each_example_once(examples in 0usize..200, seed: u64, epoch: u64) {
+        fn an_epoch_has_each_example_once(examples in 0usize..200, seed: u64, epoch: u64) {
             let mut order = Order::plain(examples, seed, true).epoch(epoch);
             order.sort_unstable();
             prop_assert_eq!(order, (0..examples).collect::<Vec<_>>());
         }
 
         #[test]
-        fn a_source_repeats_nothing_before_it_is_exhausted(
+        fn no_example_repeats_before_its_source_is_exhausted(
             list in prop::collection::vec((1usize..20, 0.01f64..10.0), 2..5),
             seed: u64,
         ) {
@@ -253,12 +253,12 @@ mod tests {
                     .filter(|index| (first..first + examples).contains(index))
                     .collect();
                 prop_assert_eq!(drawn.len(), 5 * count);
-                // Within an epoch the draws of a source come in the order of its stream.
+                // Within an epoch the draws of a source are in the order of its stream.
                 for round in drawn.chunks(examples) {
                     let mut sorted = round.to_vec();
                     sorted.sort_unstable();
                     sorted.dedup();
-                    prop_assert_eq!(sorted.len(), round.len(), "one twice in a round");
+                    prop_assert_eq!(sorted.len(), round.len(), "no repetition within a round");
                 }
                 first += examples;
             }

@@ -1,8 +1,8 @@
-//! Which pieces of examples stand together in a row.
+//! Packing examples into rows.
 //!
-//! Examples are laid into rows by first-fit-decreasing (Johnson 1973: at most 11/9 of the fewest rows and one), in windows
-//! of [`WINDOW`] examples in the order of the epoch, so that an epoch stays random beyond a window and the work stays
-//! `n log n`. Documents of plain text are laid end to end instead, and go on in the next row where one is full.
+//! Examples are packed by first-fit-decreasing (Johnson 1973: about 11/9 of the minimum number of rows at most), in windows
+//! of [`WINDOW`] examples in the order of the epoch, so that the order stays random across windows and the time is
+//! `O(n log n)`. Documents of plain text are concatenated instead, and continue in the next row if one is full.
 
 /// The tokens of an example that are in one row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -74,11 +74,11 @@ impl Rooms {
     }
 }
 
-/// Lays documents, each an example's index and its length, end to end into rows of `capacity` tokens.
+/// Concatenates documents, given by index and length, into rows of `capacity` tokens.
 ///
-/// A document that goes on in another row repeats its last token there, as context: so every token but a document's
-/// first is predicted exactly once, from its own document, whatever the rows' length. Room for a single token stays
-/// empty, as such a piece would hold nothing to predict.
+/// A document that continues in another row repeats its last token there, as context, so every token except a document's
+/// first is predicted exactly once, from its own document, for any capacity. Room for a single token stays empty, as such
+/// a piece would have nothing to predict.
 pub(crate) fn joined(
     documents: impl Iterator<Item = (usize, usize)>,
     capacity: usize,
@@ -110,7 +110,7 @@ pub(crate) fn joined(
     rows
 }
 
-/// The pieces of a document that has a row for itself.
+/// The pieces of a document that shares no row.
 pub(crate) fn split(example: usize, length: usize, capacity: usize) -> impl Iterator<Item = Piece> {
     joined(std::iter::once((example, length)), capacity).into_iter().flatten()
 }
@@ -121,7 +121,7 @@ mod tests {
 
     use super::*;
 
-    /// First fit, written as it is defined.
+    /// First fit by its definition, in quadratic time.
     fn slow(lengths: &[usize], capacity: usize) -> Vec<Vec<usize>> {
         let mut items: Vec<usize> = (0..lengths.len()).collect();
         items.sort_by(|&a, &b| lengths[b].cmp(&lengths[a]).then(a.cmp(&b)));
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_goes_on_with_the_token_it_stopped_at() {
+    fn a_document_continues_with_its_last_token() {
         let piece = |example, start, end| Piece { example, start, end };
         let rows = joined([(0, 3), (1, 8), (2, 2)].into_iter(), 4);
         assert_eq!(

@@ -1,4 +1,4 @@
-//! What chat templates take from Python: `json.dumps`, how values print, tests and methods of strings.
+//! Python behavior that chat templates rely on: `json.dumps`, `str` of values, tests and methods of strings.
 
 use std::fmt::Write;
 
@@ -6,12 +6,12 @@ use minijinja::value::{Kwargs, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
 use serde_json::Value as Json;
 
-/// Makes the environment behave as the one in transformers.
+/// Makes the environment behave like the one in transformers.
 pub(crate) fn install(env: &mut Environment<'_>) {
     env.add_filter("tojson", tojson);
     env.set_formatter(print);
     env.set_unknown_method_callback(method);
-    // In Python a string is iterable, and a mapping has length and items.
+    // In Python strings are iterable, and mappings have a length and items.
     env.add_test("iterable", |v: &Value| container(v) || v.try_iter().is_ok());
     env.add_test("sequence", container);
     env.add_function("raise_exception", |message: String| -> Result<Value, Error> {
@@ -23,7 +23,7 @@ fn container(value: &Value) -> bool {
     matches!(value.kind(), ValueKind::String | ValueKind::Seq | ValueKind::Map)
 }
 
-/// `json.dumps(value, ensure_ascii=False, indent=indent)`: not escaped for HTML, separators as Python has them.
+/// `json.dumps(value, ensure_ascii=False, indent=indent)`: no HTML escaping, Python's separators.
 fn tojson(value: &Value, indent: Option<Value>, args: Kwargs) -> Result<String, Error> {
     let wrong = |detail: &str| Error::new(ErrorKind::InvalidOperation, format!("tojson: {detail}"));
     if value.is_undefined() {
@@ -156,7 +156,7 @@ fn float_repr(value: f64) -> String {
     }
 }
 
-/// How `{{ value }}` prints: as Python's `str`.
+/// Prints `{{ value }}` like Python's `str`.
 fn print(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
     let text = match value.kind() {
         ValueKind::Bool | ValueKind::None | ValueKind::Seq | ValueKind::Map | ValueKind::Number => {
@@ -221,7 +221,7 @@ fn string_repr(text: &str) -> String {
     out
 }
 
-/// Methods of strings that `pycompat` lacks; the rest is its.
+/// Methods of strings that `pycompat` lacks, then those of `pycompat`.
 fn method(
     state: &State<'_, '_>,
     value: &Value,
@@ -294,7 +294,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_have_pythons_tests_and_methods() {
+    fn strings_have_the_tests_and_methods_of_python() {
         let value = serde_json::json!("a/b/c");
         assert_eq!(
             render(

@@ -1,4 +1,4 @@
-//! Which of a conversation's turns are trained.
+//! The turns of a conversation that are trained on, and their loss weights.
 
 use clap::ValueEnum;
 use serde::Serialize;
@@ -7,35 +7,36 @@ use serde_json::{Map, Value};
 use crate::error::RowError;
 use crate::row::Message;
 
-/// The assistant turns that are trained. Turns of other roles never are.
+/// The assistant turns that are trained on. Turns of other roles never are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum TrainOn {
-    /// All of them, whatever marks they or the rows carry.
+    /// All assistant turns; marks have no effect
     #[default]
     All,
-    /// The last one: what comes before is context.
+    /// The last assistant turn; earlier turns are context
     Last,
-    /// As messages and rows are marked: `"weight": 0` (as OpenAI's fine-tuning format has it) and `"train": false` (as
-    /// axolotl has it) leave a turn or a whole row out; another weight is the factor on its tokens' losses. What is
-    /// not marked has the weight 1. The weights of a row and of a message in it multiply.
+    /// All assistant turns except those marked `"train": false` or `"weight": 0`; other weights scale the loss
+    ///
+    /// `train` is axolotl's key, `weight` that of OpenAI's fine-tuning format. Whole rows can be marked too; the weights of
+    /// a row and of a message in it multiply. The default weight is 1.
     Marked,
 }
 
-/// An assistant's turn that is to be trained.
+/// An assistant turn that is trained on.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Turn {
     /// Index of the message.
     pub(crate) message: usize,
-    /// What its tokens' losses count.
+    /// Loss weight of its tokens.
     pub(crate) weight: f32,
 }
 
-/// The assistant's turns that are to be trained.
+/// The assistant turns to train on.
 ///
 /// # Errors
-/// A conversation without any turn of the assistant; under [`TrainOn::Marked`] a mark that is none, or one that asks for
-/// the training of another's turn.
+/// A conversation without assistant turns; with [`TrainOn::Marked`], an invalid mark, or one that requests training on a
+/// turn of another role.
 pub(crate) fn chosen(messages: &[Message], train_on: TrainOn) -> Result<Vec<Turn>, RowError> {
     let mut turns: Vec<Turn> = (0..messages.len())
         .filter(|&turn| is_assistant(&messages[turn]))
@@ -67,10 +68,10 @@ pub(crate) fn chosen(messages: &[Message], train_on: TrainOn) -> Result<Vec<Turn
     Ok(turns)
 }
 
-/// What all losses of a row count: 1 unless its marks are asked for.
+/// The loss weight of a row: 1, unless [`TrainOn::Marked`] applies its marks.
 ///
 /// # Errors
-/// A mark that is none.
+/// An invalid mark.
 pub(crate) fn row_weight(marks: &Map<String, Value>, train_on: TrainOn) -> Result<f32, RowError> {
     match train_on {
         TrainOn::All | TrainOn::Last => Ok(1.0),
@@ -78,14 +79,14 @@ pub(crate) fn row_weight(marks: &Map<String, Value>, train_on: TrainOn) -> Resul
     }
 }
 
-/// The keys of marks.
+/// The keys of marks in messages and rows.
 pub(crate) const MARKS: [&str; 2] = ["train", "weight"];
 
 fn is_assistant(message: &Message) -> bool {
     message.role == "assistant"
 }
 
-/// What a message, or a row (`place` is empty), says of its own weight.
+/// The weight that a message or a row (`place` is empty) is marked with.
 fn mark(place: &str, marks: &Map<String, Value>) -> Result<Option<f32>, RowError> {
     let path = |key: &str| match (place, key) {
         ("", key) => key.to_owned(),
@@ -117,7 +118,7 @@ fn mark(place: &str, marks: &Map<String, Value>) -> Result<Option<f32>, RowError
             let weight = number.map(|number: f64| number as f32).filter(|weight| {
                 weight.is_finite() && *weight >= 0.0 && (*weight > 0.0 || number == Some(0.0))
             });
-            let expected = "a number of at least 0 (the factor on the losses of its tokens)";
+            let expected = "a number of at least 0 (the loss weight of its tokens)";
             Some(weight.ok_or_else(|| wrong("weight", expected, value))?)
         }
     };
@@ -125,7 +126,7 @@ fn mark(place: &str, marks: &Map<String, Value>) -> Result<Option<f32>, RowError
         (Some(train), Some(weight)) if train != (weight > 0.0) => {
             let found = format!("train: {train} and weight: {weight}");
             let key = if place.is_empty() { "train".to_owned() } else { place.to_owned() };
-            Err(RowError::Field { key, expected: "marks that agree", found })
+            Err(RowError::Field { key, expected: "`train` and `weight` that agree", found })
         }
         (Some(train), None) => Ok(Some(f32::from(u8::from(train)))),
         (_, weight) => Ok(weight),
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_chosen_all_last_or_as_they_are_marked() {
+    fn turns_are_chosen_by_train_on() {
         let chosen = |train_on| indices(&chosen(&three(), train_on).unwrap());
         assert_eq!(chosen(TrainOn::All), [1, 3, 5, 7]);
         assert_eq!(chosen(TrainOn::Last), [7]);
@@ -176,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn weights_are_those_of_the_marks() {
+    fn weights_are_read_from_the_marks() {
         let messages = conversation(&[
             ("assistant", json!({"weight": 0.25})),
             ("assistant", json!({"train": true, "weight": "2.5"})),
@@ -194,11 +195,11 @@ mod tests {
         assert_eq!(row(json!({"weight": 0.5})).unwrap(), 0.5);
         assert_eq!(row(json!({"train": false})).unwrap(), 0.0);
         let error = row(json!({"train": false, "weight": 0.5})).unwrap_err().to_string();
-        assert!(error.contains("`train`: expected marks that agree"), "{error}");
+        assert!(error.contains("`train`: expected `train` and `weight` that agree"), "{error}");
     }
 
     #[test]
-    fn marks_that_are_none_are_named() {
+    fn invalid_marks_are_reported() {
         for (role, mark, expected) in [
             (
                 "assistant",
@@ -209,14 +210,14 @@ mod tests {
             ("assistant", json!({"weight": "much"}), "`messages[0].weight`: expected a number"),
             ("assistant", json!({"weight": 1e60}), "`messages[0].weight`: expected a number"),
             ("assistant", json!({"train": "yes"}), "`messages[0].train`: expected true or false"),
-            ("assistant", json!({"train": true, "weight": 0}), "marks that agree"),
+            ("assistant", json!({"train": true, "weight": 0}), "`train` and `weight` that agree"),
             ("user", json!({"train": true}), "message 0 (`user`) is marked for training"),
             ("user", json!({"weight": 0.5}), "message 0 (`user`) is marked for training"),
         ] {
             let messages = conversation(&[(role, mark), ("assistant", json!({}))]);
             let error = chosen(&messages, TrainOn::Marked).unwrap_err().to_string();
             assert!(error.contains(expected), "{error}");
-            assert!(chosen(&messages, TrainOn::All).is_ok(), "marks are not asked for");
+            assert!(chosen(&messages, TrainOn::All).is_ok(), "marks have no effect");
         }
     }
 }

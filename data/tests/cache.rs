@@ -1,4 +1,4 @@
-//! The cache of tokens: what is read from it is what was made, and what is stale or damaged is never read.
+//! The token cache: it returns what was written, and never stale or damaged files.
 
 mod fixture;
 
@@ -87,7 +87,7 @@ fn written(events: &[CacheEvent]) -> &Path {
 }
 
 #[test]
-fn what_is_read_is_what_was_made() {
+fn the_cache_returns_what_was_written() {
     let place = Place::new();
     let rows: Vec<_> =
         place.files.iter().flat_map(|file| read_rows(file, Format::Auto).unwrap()).collect();
@@ -98,7 +98,7 @@ fn what_is_read_is_what_was_made() {
     let path = written(&events).to_owned();
     let (found, events) = place.load();
     assert_eq!(events, [CacheEvent::Found { path: path.clone() }]);
-    assert_eq!(place.token_files(), [path], "and nothing else is left in the folder");
+    assert_eq!(place.token_files(), [path], "there is no other file in the folder");
     for data in [made, found] {
         assert_eq!(data.summary, expected.summary);
         assert_eq!(data.max_length, expected.max_length);
@@ -107,7 +107,7 @@ fn what_is_read_is_what_was_made() {
             expected.examples.iter().collect::<Vec<_>>()
         );
         assert_eq!(data.examples.source(31).to_string(), format!("{}:3", place.files[1].display()));
-        // Batches too, also those that hold a part of a document.
+        // Batches are equal too, including parts of documents.
         let batch = |data: &Dataset| {
             let options = LoaderOptions { seed: 1, shuffle: true, layout: Layout::Packed };
             let loader = Loader::new(data, options);
@@ -119,7 +119,7 @@ fn what_is_read_is_what_was_made() {
 }
 
 #[test]
-fn whatever_decides_the_tokens_makes_another_file() {
+fn each_input_that_determines_tokens_gives_another_file() {
     let mut place = Place::new();
     let (_, events) = place.load();
     let mut seen = vec![written(&events).to_owned()];
@@ -143,7 +143,7 @@ fn whatever_decides_the_tokens_makes_another_file() {
     another(&place, &tokenizer(&["<s>", "</s>", "<turn>", "<more>"], Some(TEMPLATE)));
     place.files.reverse();
     another(&place, &plain);
-    // The day counts where the template asks for it, and only there.
+    // The date matters only if the template uses it.
     place.options.date = Some("2024-07-26".into());
     let (_, events) = place.load();
     assert!(matches!(events[..], [CacheEvent::Found { .. }]));
@@ -154,14 +154,14 @@ fn whatever_decides_the_tokens_makes_another_file() {
 }
 
 #[test]
-fn a_damaged_file_is_found_out_and_made_again() {
+fn a_damaged_file_is_detected_and_rebuilt() {
     let place = Place::new();
     let (expected, events) = place.load();
     let path = written(&events).to_owned();
     let good = fs::read(&path).unwrap();
     let mut broken: Vec<Vec<u8>> =
         [0, 7, 63, 64, good.len() - 1].into_iter().map(|length| good[..length].to_vec()).collect();
-    // A bit anywhere: in the header, the tokens, the records, the tail.
+    // A bit in each section: header, tokens, records, tail.
     for at in (0..56).chain((64..good.len()).step_by(97)).chain([good.len() - 1]) {
         let mut bytes = good.clone();
         bytes[at] ^= 0x10;
@@ -180,7 +180,7 @@ fn a_damaged_file_is_found_out_and_made_again() {
 }
 
 #[test]
-fn rows_at_fault_leave_no_file() {
+fn invalid_rows_leave_no_file() {
     let place = Place::new();
     let without_template = tokenizer(&TOKENS, None);
     let (data, events) = place.load_with(&without_template);
@@ -189,8 +189,8 @@ fn rows_at_fault_leave_no_file() {
     assert!(events.is_empty() && place.token_files().is_empty());
 }
 
-/// A template that refuses some conversations, and rows of which some can't be read.
-fn refusing() -> (Place, TextTokenizer) {
+/// A template that rejects some conversations, and rows of which some can't be read.
+fn rejecting() -> (Place, TextTokenizer) {
     let place = Place::new();
     let mut text = fs::read_to_string(&place.files[0]).unwrap();
     text.insert_str(0, "{\"nothing\": 1}\n");
@@ -203,28 +203,28 @@ fn refusing() -> (Place, TextTokenizer) {
 }
 
 #[test]
-fn what_the_template_refuses_is_skipped_and_told_as_any_other_fault() {
-    let (place, tokenizer) = refusing();
+fn rows_that_the_template_rejects_are_skipped_and_reported_like_other_invalid_rows() {
+    let (place, tokenizer) = rejecting();
     let out = place.dir.path().join("rejects.jsonl");
     let load = || {
         let mut rejects = Rejects::new(OnError::Skip { limit: Some(4) }, Some(&out)).unwrap();
         let (data, events) = place.load_into(&tokenizer, &mut rejects);
-        let told: Vec<String> =
+        let faults: Vec<String> =
             rejects.finish().unwrap().listed.iter().map(ToString::to_string).collect();
         let written = fs::read_to_string(&out).unwrap();
         fs::remove_file(&out).unwrap();
-        (data.unwrap(), events, told, written)
+        (data.unwrap(), events, faults, written)
     };
-    let (made, events, told, written) = load();
+    let (made, events, faults, written) = load();
     assert!(matches!(events[..], [CacheEvent::Written { .. }]));
-    let places: Vec<&str> = told
+    let places: Vec<&str> = faults
         .iter()
-        .map(|told| told.rsplit('/').next().unwrap().split(": ").next().unwrap())
+        .map(|fault| fault.rsplit('/').next().unwrap().split(": ").next().unwrap())
         .collect();
     assert_eq!(places, ["a.jsonl:1", "a.jsonl:5", "a.jsonl:9", "a.jsonl:32"]);
     assert!(
-        told[1].contains("the chat template rejected the conversation: ")
-            && told[1].contains("not q3")
+        faults[1].contains("the chat template rejected the conversation: ")
+            && faults[1].contains("not q3")
     );
     let rows: Vec<serde_json::Value> =
         written.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
@@ -232,13 +232,13 @@ fn what_the_template_refuses_is_skipped_and_told_as_any_other_fault() {
     assert_eq!(rows[3]["row"], "no row");
     assert_eq!(made.summary.rows, 30);
 
-    // Told again where the tokens are found, in the same words.
+    // They are reported again, with the same messages, if the tokens are read from the cache.
     let (found, events, again, rewritten) = load();
     assert!(matches!(events[..], [CacheEvent::Found { .. }]));
-    assert_eq!((again, rewritten), (told, written));
+    assert_eq!((again, rewritten), (faults, written));
     assert_eq!(found.summary, made.summary);
 
-    // And they count towards the limit; and where they may not be skipped, they are an error.
+    // They count towards the limit, and are an error if they may not be skipped.
     let limited = OnError::Skip { limit: Some(3) };
     for (on_error, expected) in
         [(limited, "more than 3 invalid rows"), (OnError::Fail, "4 invalid rows")]
@@ -252,8 +252,8 @@ fn what_the_template_refuses_is_skipped_and_told_as_any_other_fault() {
 }
 
 #[test]
-fn files_into_memory_give_what_the_cache_gives() {
-    let (place, tokenizer) = refusing();
+fn tokenizing_into_memory_and_into_the_cache_give_the_same() {
+    let (place, tokenizer) = rejecting();
     let read = &ReadOptions::default();
     let (options, files) = (&place.options, &place.files[..]);
     let data = DataFiles { files, read, tokenizer: &tokenizer, options };
@@ -264,10 +264,10 @@ fn files_into_memory_give_what_the_cache_gives() {
     let file = file.unwrap();
     assert_eq!(memory.summary, file.summary);
     assert!(memory.examples.iter().eq(file.examples.iter()));
-    let said = |rejects: Rejects| rejects.finish().unwrap().to_string();
-    assert_eq!(said(in_memory), said(in_file));
+    let text = |rejects: Rejects| rejects.finish().unwrap().to_string();
+    assert_eq!(text(in_memory), text(in_file));
 
-    // All faults are told at once, whichever kind they are of; and an empty file is told.
+    // All invalid rows are reported at once; an empty file is an error.
     let mut fail = Rejects::new(OnError::Fail, None).unwrap();
     let error = Dataset::of_files(data, &mut fail).unwrap_err().to_string();
     assert!(error.contains("4 invalid rows") && error.contains("not q7"), "{error}");
@@ -279,30 +279,30 @@ fn files_into_memory_give_what_the_cache_gives() {
 }
 
 #[test]
-fn token_files_are_listed_with_what_they_hold() {
+fn token_files_are_listed_with_their_content() {
     let mut place = Place::new();
     let (first, events) = place.load();
     let first_path = written(&events).to_owned();
     place.options.max_length = NonZeroUsize::new(47);
     let (_, events) = place.load();
     let second_path = written(&events).to_owned();
-    fs::write(place.folder().join("notes.txt"), "no token file").unwrap();
+    fs::write(place.folder().join("notes.txt"), "not a token file").unwrap();
     fs::write(place.folder().join("x.tokens"), "neither").unwrap();
     let old = std::time::SystemTime::now() - std::time::Duration::from_secs(1000);
     for path in [&first_path, &second_path] {
         fs::File::options().append(true).open(path).unwrap().set_modified(old).unwrap();
     }
-    // Used again, the first is the newer one.
+    // The first one is used again, so it is the most recently used.
     place.options.max_length = NonZeroUsize::new(48);
     place.load();
     let listed = token_files(&place.folder()).unwrap();
     let paths: Vec<&Path> = listed.iter().map(|file| file.path.as_path()).collect();
     assert_eq!(paths, [&first_path, &second_path]);
-    let holds = listed[0].content.as_ref().unwrap();
-    assert_eq!((&holds.files, &holds.summary), (&place.files, &first.summary));
+    let content = listed[0].content.as_ref().unwrap();
+    assert_eq!((&content.files, &content.summary), (&place.files, &first.summary));
     assert_eq!(listed[0].bytes, fs::metadata(&first_path).unwrap().len());
     assert_eq!(listed[1].used, old);
-    // Of another version.
+    // A file of another version.
     let mut bytes = fs::read(&second_path).unwrap();
     bytes[8] = 1;
     fs::write(&second_path, bytes).unwrap();

@@ -1,4 +1,4 @@
-//! From rows to batches: nothing is lost, whatever the layout.
+//! From rows to batches: no token is lost, in any layout.
 
 mod fixture;
 
@@ -29,7 +29,7 @@ fn batches(data: &Dataset, layout: Layout) -> Vec<Batch> {
 }
 
 #[test]
-fn documents_are_split_over_rows_and_nothing_of_them_is_lost() {
+fn documents_are_split_over_rows_without_loss() {
     let tokenizer = tokenizer(&TOKENS, None);
     let book: String = ('a'..='z').cycle().take(100).collect();
     let lines =
@@ -42,7 +42,7 @@ fn documents_are_split_over_rows_and_nothing_of_them_is_lost() {
                 data.summary.split,
                 if max_length < 101 { 2 } else { 0 } + usize::from(max_length < 6)
             );
-            // What stands where in the documents: each token but the first is predicted once, from the one before it.
+            // Each token of a document except the first is predicted once, from the token before it.
             let mut predicted: BTreeMap<usize, Vec<(u32, u32)>> = BTreeMap::new();
             for batch in batches(&data, layout) {
                 assert!(batch.seq <= max_length);
@@ -69,7 +69,7 @@ fn documents_are_split_over_rows_and_nothing_of_them_is_lost() {
 }
 
 #[test]
-fn conversations_are_never_split_and_stand_apart() {
+fn conversations_are_never_split_or_mixed() {
     let tokenizer = tokenizer(&TOKENS, None);
     let line =
         |n: usize| format!("{{\"prompt\": \"q{n}\", \"completion\": \"{}\"}}\n", "a".repeat(n % 9));
@@ -84,7 +84,7 @@ fn conversations_are_never_split_and_stand_apart() {
             for alone in batch.sequences() {
                 let index = alone.examples[0];
                 let expected = Batch::collate(&[(index, &data.examples.get(index))], 258);
-                assert_eq!(alone, expected, "as if it stood alone");
+                assert_eq!(alone, expected, "same as alone");
                 seen.push(index);
             }
         }
@@ -103,7 +103,7 @@ fn conversations_are_never_split_and_stand_apart() {
 }
 
 #[test]
-fn a_mixture_draws_by_weight_and_keeps_each_sources_examples() {
+fn a_mixture_draws_by_weight_and_repeats_no_example_early() {
     let tokenizer = tokenizer(&TOKENS, None);
     let lines = |name: &str, rows: usize| -> String {
         (0..rows).map(|n| format!("{{\"text\": \"{name}{n}\"}}\n")).collect()
@@ -114,7 +114,7 @@ fn a_mixture_draws_by_weight_and_keeps_each_sources_examples() {
     let loader =
         Loader::new(&mixed, LoaderOptions { seed: 1, shuffle: true, ..Default::default() });
     assert_eq!(loader.rows_of(7), 40, "as many draws as there are examples");
-    // Three epochs draw ten, ten and ten from the 30 of the first source, and thirty each from the ten of the second.
+    // Each of three epochs draws 10 from the 30 examples of the first source, and 30 from the 10 of the second.
     let (rows, _) = loader.take(Cursor::default(), 120);
     let mut counts = [0; 40];
     rows.iter().flatten().for_each(|piece| counts[piece.example] += 1);

@@ -1,4 +1,4 @@
-//! Tokenizers' files, documents, streams, and the examples made of rows.
+//! Files of tokenizers, documents, streams, and examples.
 
 mod fixture;
 
@@ -34,7 +34,7 @@ fn settings_of_truncation_and_padding_in_the_file_do_not_apply() {
 }
 
 #[test]
-fn documents_begin_and_end_as_the_configuration_says() {
+fn documents_start_and_end_as_configured() {
     let json = tokenizer_json(&TOKENS);
     for (config, expected) in [
         (r#"{"bos_token": "<s>", "eos_token": "</s>"}"#, "ab"),
@@ -52,7 +52,7 @@ fn documents_begin_and_end_as_the_configuration_says() {
         .unwrap();
         let ids = tokenizer.encode_document("ab").unwrap();
         assert_eq!(tokenizer.decode(&ids, false).unwrap(), expected);
-        // A text to be learned always ends.
+        // A text that is trained on always has an end-of-text token.
         let rows = parse_rows(r#"{"text": "ab"}"#, "x", Format::Auto).unwrap();
         let made = example(&tokenizer, &rows[0], &ExampleOptions::default()).unwrap();
         assert!(tokenizer.decode(&made.ids, false).unwrap().ends_with("b</s>"));
@@ -61,7 +61,7 @@ fn documents_begin_and_end_as_the_configuration_says() {
 }
 
 #[test]
-fn completions_are_trained_with_their_end_and_follow_the_template_if_there_is_one() {
+fn completions_are_trained_on_with_their_end_token_and_use_the_template_if_there_is_one() {
     let rows = parse_rows(r#"{"prompt": "p🔥", "completion": "🔥"}"#, "x", Format::Auto).unwrap();
     let options = ExampleOptions::default();
     let plain = tokenizer(&TOKENS, None);
@@ -103,7 +103,7 @@ fn truncation_keeps_the_first_tokens_and_counts_what_it_drops() {
 }
 
 #[test]
-fn rows_that_cannot_be_written_are_named_with_a_remedy() {
+fn rows_that_cannot_be_rendered_are_reported_with_a_remedy() {
     let chat = r#"{"messages": [{"role": "user", "content": "q"}]}"#;
     let rows = parse_rows(&format!("{chat}\n{chat}"), "rows", Format::Auto).unwrap();
     let options = ExampleOptions::default();
@@ -136,7 +136,7 @@ fn streams_never_emit_half_a_character() {
 }
 
 #[test]
-fn folders_are_read_saved_byte_for_byte_and_refused_with_a_remedy() {
+fn folders_are_read_saved_byte_for_byte_or_rejected_with_a_remedy() {
     let dir = tempfile::tempdir().unwrap();
     let write = |name: &str, bytes: &[u8]| fs::write(dir.path().join(name), bytes).unwrap();
     write("tokenizer.model", b"x");
@@ -153,7 +153,7 @@ fn folders_are_read_saved_byte_for_byte_and_refused_with_a_remedy() {
     );
 
     write("tokenizer.json", &tokenizer_json(&TOKENS));
-    // The file wins over the configuration, whose list has a template for tools.
+    // chat_template.jinja takes precedence over the configuration, whose list has a template for tools.
     write("special_tokens_map.json", br#"{ "eos_token": {"content": "</s>"} }"#);
     write(
         "tokenizer_config.json",
@@ -216,14 +216,14 @@ fn added_tokens_are_found_in_text_and_saved_in_every_file() {
     let next = size as u32;
     assert_eq!(ids, [next, next + 1, next + 2]);
     assert_eq!(tokenizer.vocab_size(), size + 3);
-    assert_eq!(tokenizer.encode("ab <s>").unwrap(), before, "the others stay");
+    assert_eq!(tokenizer.encode("ab <s>").unwrap(), before, "other tokens are unchanged");
     let text = "a<tool>b</tool> two words";
     let found = tokenizer.encode(text).unwrap();
     let [a, b] = ["a", "b"].map(|text| tokenizer.token_to_id(text).unwrap());
     assert_eq!(found, [a, next, b, next + 1, next + 2]);
-    assert_eq!(tokenizer.decode(&found, true).unwrap(), text, "they are no special tokens");
+    assert_eq!(tokenizer.decode(&found, true).unwrap(), text, "they aren't special tokens");
 
-    // What is saved is what was made, and nothing is lost.
+    // The saved files give the same tokenizer.
     let out = tempfile::tempdir().unwrap();
     tokenizer.save(out.path()).unwrap();
     let again = TextTokenizer::from_dir(out.path()).unwrap();
@@ -240,8 +240,8 @@ fn added_tokens_are_found_in_text_and_saved_in_every_file() {
     let base = || TextTokenizer::from_dir(dir.path()).unwrap();
     for (names, expected) in [
         (vec!["<x>", "<x>"], "each token once"),
-        (vec![" "], "at least one character"),
-        (vec!["</s>"], "this is token 1 already"),
+        (vec![" "], "at least one character other than white space"),
+        (vec!["</s>"], "already has it as token 1"),
     ] {
         let names: Vec<String> = names.into_iter().map(str::to_owned).collect();
         let error = base().with_added_tokens(&names).unwrap_err().to_string();

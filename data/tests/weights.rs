@@ -55,8 +55,8 @@ fn marked() -> ExampleOptions {
     ExampleOptions { train_on: TrainOn::Marked, ..ExampleOptions::default() }
 }
 
-/// What is trained, as text, and what it counts.
-fn told(example: &Example, tokenizer: &TextTokenizer) -> Vec<(String, f32)> {
+/// The texts that are trained on, with their weights.
+fn weighted(example: &Example, tokenizer: &TextTokenizer) -> Vec<(String, f32)> {
     let weight = |at: usize| example.weights.get(at).copied().unwrap_or(1.0);
     let trained: Vec<usize> = (0..example.ids.len()).filter(|at| example.loss_mask[*at]).collect();
     let runs = trained.chunk_by(|a, b| a + 1 == *b && weight(*a) == weight(*b));
@@ -68,24 +68,24 @@ fn told(example: &Example, tokenizer: &TextTokenizer) -> Vec<(String, f32)> {
 }
 
 #[test]
-fn weights_of_rows_and_messages_multiply_and_zero_leaves_out() {
+fn weights_of_rows_and_messages_multiply_and_zero_excludes() {
     for template in [PLAIN, MARKED] {
         let place = Place::new("rows.jsonl", ROWS);
         let tokenizer = tokenizer(&TOKENS, Some(template));
         let (read, options) = (ReadOptions::default(), marked());
         let data = place.data(&read, &tokenizer, &options);
         let memory = Dataset::of_files(data, &mut rejects()).unwrap();
-        let said: Vec<_> = memory.examples.iter().map(|e| told(&e, &tokenizer)).collect();
+        let found: Vec<_> = memory.examples.iter().map(|e| weighted(&e, &tokenizer)).collect();
         let expected = [
             vec![("aa</s>".to_owned(), 1.5), ("bbb</s>".to_owned(), 3.0)],
             vec![("some</s>".to_owned(), 0.25)],
             vec![("dddd</s>".to_owned(), 1.0)],
         ];
-        assert_eq!(said, expected, "{template}");
+        assert_eq!(found, expected, "{template}");
         assert_eq!((memory.summary.dropped, memory.summary.examples), (2, 3));
         assert!(memory.examples.get(2).weights.is_empty());
 
-        // The cache gives the same, and so do its batches.
+        // The cache gives the same examples and batches.
         let cached = Cached { folder: &place.dir.path().join("cache"), data };
         for _ in 0..2 {
             let file = cached.load(&mut rejects(), |_| ()).unwrap();
@@ -101,7 +101,7 @@ fn weights_of_rows_and_messages_multiply_and_zero_leaves_out() {
 }
 
 #[test]
-fn without_train_on_marked_no_mark_counts() {
+fn marks_have_no_effect_without_train_on_marked() {
     let place = Place::new("rows.jsonl", ROWS);
     let tokenizer = tokenizer(&TOKENS, Some(PLAIN));
     for train_on in [TrainOn::All, TrainOn::Last] {
@@ -115,7 +115,7 @@ fn without_train_on_marked_no_mark_counts() {
 }
 
 #[test]
-fn marks_have_names_of_ones_own_and_stand_in_tables() {
+fn marks_can_have_configured_names_and_be_in_tables() {
     let place = Place::new("rows.csv", "text,weight,score\nab,7,0.5\ncd,7,2\nef,7,\ngh,7,0\n");
     let tokenizer = tokenizer(&TOKENS, Some(PLAIN));
     let weights = |pairs: &[(&str, &str)]| -> Vec<f32> {
@@ -128,7 +128,7 @@ fn marks_have_names_of_ones_own_and_stand_in_tables() {
         data.unwrap().examples.iter().map(weight).collect()
     };
     assert_eq!(weights(&[("text", "text"), ("weight", "weight")]), [7.0; 4]);
-    assert_eq!(weights(&[("text", "text")]), [1.0; 4], "only what is named counts");
+    assert_eq!(weights(&[("text", "text")]), [1.0; 4], "only configured fields count");
     let place = Place::new("rows.csv", "text,weight\nab,0.5\ncd,much\n");
     let options = marked();
     let read = ReadOptions::default();

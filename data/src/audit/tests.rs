@@ -17,22 +17,25 @@ fn audited(lines: &[&str], tokenizer: &TextTokenizer, options: &AuditOptions) ->
     audit(&[path], &ReadOptions::default(), tokenizer, options).unwrap()
 }
 
-/// The names of findings, and the lines of their first rows.
-fn found(report: &AuditReport) -> Vec<(&'static str, Vec<usize>)> {
+/// The name of each finding that some row has, and the lines of these rows.
+fn found(report: &AuditReport) -> Vec<(String, Vec<usize>)> {
     let line = |place: &String| {
         place.split(' ').next().unwrap().rsplit(':').next().unwrap().parse::<usize>().unwrap()
     };
     let some = report.findings.iter().filter(|count| count.rows > 0);
     some.map(|count| {
         assert_eq!(count.rows as usize, count.first.len());
-        let name: &'static str = count.finding.to_string().leak();
-        (name, count.first.iter().map(line).collect())
+        (count.finding.to_string(), count.first.iter().map(line).collect())
     })
     .collect()
 }
 
+fn on_line(name: &str, line: usize) -> (String, Vec<usize>) {
+    (name.to_owned(), vec![line])
+}
+
 #[test]
-fn each_finding_is_found_on_its_line_and_on_no_other() {
+fn each_finding_is_reported_for_its_line_only() {
     let many = "This sentence is there to make the answer longer than the limit. ".repeat(12);
     let long = format!(r#"{{"question": "Tell me all.", "answer": "{many}"}}"#);
     let lines = [
@@ -51,24 +54,24 @@ fn each_finding_is_found_on_its_line_and_on_no_other() {
     ];
     let example =
         ExampleOptions { max_length: NonZeroUsize::new(120), ..ExampleOptions::default() };
-    // Of short texts a changed word changes much.
+    // In short texts one changed word has a large effect.
     let options = AuditOptions { example, near: Some(0.7), show: 2, ..AuditOptions::default() };
     let report = audited(&lines, &tokenizer(), &options);
     let expected = [
-        ("unreadable", vec![2]),
-        ("unusable", vec![3]),
-        ("truncated", vec![4]),
-        ("special-tokens", vec![5]),
-        ("empty", vec![6]),
-        ("exact-duplicate", vec![7]),
-        ("near-duplicate", vec![8]),
-        ("cut-off", vec![9]),
-        ("html", vec![10]),
-        ("urls", vec![11]),
-        ("mojibake", vec![12]),
+        on_line("unreadable", 2),
+        on_line("unusable", 3),
+        on_line("truncated", 4),
+        on_line("special-tokens", 5),
+        on_line("empty", 6),
+        on_line("exact-duplicate", 7),
+        on_line("near-duplicate", 8),
+        on_line("cut-off", 9),
+        on_line("html", 10),
+        on_line("urls", 11),
+        on_line("mojibake", 12),
     ];
     let mut of = found(&report);
-    of.retain(|(name, _)| *name != "too-short");
+    of.retain(|(name, _)| name != "too-short");
     assert_eq!(of, expected);
     assert_eq!((report.rows, report.examples, report.shown.len()), (12, 10, 2));
     assert_eq!((report.kinds["question"].rows, report.kinds.len()), (10, 1));
@@ -78,12 +81,14 @@ fn each_finding_is_found_on_its_line_and_on_no_other() {
         report.failures(&FailOn::DEFAULT).iter().map(ToString::to_string).collect();
     assert_eq!(failed, ["unreadable", "unusable"]);
     let json = serde_json::to_value(&report).unwrap();
-    assert_eq!(json["findings"][2]["finding"], "truncated");
+    for (at, count) in report.findings.iter().enumerate() {
+        assert_eq!(json["findings"][at]["finding"], count.finding.to_string());
+    }
 }
 
 #[test]
-fn what_the_tokens_show() {
-    // A template whose turns end in a mark that ends no generation, and a text that begins with the mark of texts.
+fn findings_in_tokens() {
+    // A template whose end of turn doesn't stop generation, and a text that starts with beginning-of-text tokens.
     let template = "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}\n{% endfor %}\
         {% if add_generation_prompt %}[assistant]{% endif %}";
     let plain = tokenizer().with_chat_template(template).unwrap();
@@ -92,15 +97,15 @@ fn what_the_tokens_show() {
     let lines = [r#"{"question": "Why?", "answer": "Because it is so."}"#, &text];
     let report = audited(&lines, &plain, &AuditOptions::default());
     let of = found(&report);
-    assert!(of.contains(&("without-end-mark", vec![1])), "{of:?}");
-    assert_eq!(of.contains(&("doubled-bos", vec![2])), plain.bos_id().is_some(), "{of:?}");
-    // Cut before the answer begins: nothing is left to train.
+    assert!(of.contains(&on_line("without-end-mark", 1)), "{of:?}");
+    assert_eq!(of.contains(&on_line("doubled-bos", 2)), plain.bos_id().is_some(), "{of:?}");
+    // Truncated before the answer: nothing is left to train on.
     let example = ExampleOptions { max_length: NonZeroUsize::new(3), ..ExampleOptions::default() };
     let options = AuditOptions { example, ..AuditOptions::default() };
     let report = audited(&lines[..1], &plain, &options);
     let of = found(&report);
     assert!(
-        of.contains(&("all-masked", vec![1])) && of.contains(&("truncated", vec![1])),
+        of.contains(&on_line("all-masked", 1)) && of.contains(&on_line("truncated", 1)),
         "{of:?}"
     );
     assert!(report.lengths.max > 3 && report.tokens == 3);

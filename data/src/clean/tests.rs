@@ -32,7 +32,7 @@ fn only(rule: Rule) -> CleanOptions {
 }
 
 #[test]
-fn each_rule_takes_its_rows_and_no_other() {
+fn each_rule_removes_only_rows_that_violate_it() {
     let fine = row("How are you today?", "I am fine, and I hope that you are as well.");
     let german =
         "Das Wetter war gestern sehr schön, und deshalb sind wir lange spazieren gegangen.";
@@ -65,12 +65,12 @@ fn each_rule_takes_its_rows_and_no_other() {
 }
 
 #[test]
-fn duplicates_go_and_the_first_stays_as_it_was() {
+fn duplicates_are_removed_and_the_first_is_kept_unchanged() {
     let long: Vec<String> = (0..60).map(|n| format!("word{n}")).collect();
     let long = long.join(" ");
     let lines = [
         row("One?", &long),
-        // Other spacing in the file, same content.
+        // Different white space in the file, same content.
         row("One?", &long).replace("\":", "\" : "),
         row("One?", &format!("{long} more")),
         row("Two?", "Something else entirely is said here."),
@@ -86,13 +86,13 @@ fn duplicates_go_and_the_first_stays_as_it_was() {
     let expected = [("unreadable", 1), ("empty", 0), ("exact-duplicate", 1), ("near-duplicate", 1)];
     assert_eq!(counts, expected);
     assert_eq!((found.report.rows, found.report.kept, found.report.rejected), (5, 2, 3));
-    // By the question alone, the three first are one.
+    // By the question alone, the first three are duplicates.
     let by_prompt = CleanOptions { part: Part::Prompt, near: None, ..CleanOptions::default() };
     assert_eq!(cleaned(&lines, &by_prompt).kept.len(), 2);
 }
 
 #[test]
-fn several_patterns_are_told_apart_and_tokens_need_a_tokenizer() {
+fn several_patterns_are_numbered_and_rules_on_tokens_need_a_tokenizer() {
     let rules = ["x1", "x2"].map(|text| Rule::Drop(pattern(text).unwrap())).to_vec();
     let options = CleanOptions { rules, exact: false, near: None, ..CleanOptions::default() };
     let found = cleaned(&[row("a", "x2"), row("a", "x1"), row("a", "b")], &options);
@@ -107,6 +107,6 @@ fn several_patterns_are_told_apart_and_tokens_need_a_tokenizer() {
     let read = ReadOptions::default();
     let error = clean(std::slice::from_ref(&path), &read, None, &options, &out, &rejects);
     assert!(error.unwrap_err().to_string().contains("counts tokens"));
-    assert!(!out.exists() && !rejects.exists(), "what failed leaves no file");
+    assert!(!out.exists() && !rejects.exists(), "a failure leaves no file");
     assert!(pattern("(").is_err());
 }

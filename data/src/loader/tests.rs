@@ -1,4 +1,4 @@
-//! What an epoch holds, how it is laid out, and where it resumes.
+//! Contents, layout and resumption of epochs.
 
 use proptest::prelude::*;
 
@@ -18,7 +18,7 @@ fn examples(rows: &[Vec<Piece>]) -> Vec<usize> {
 }
 
 #[test]
-fn one_to_a_row_is_the_shuffled_order_across_epochs() {
+fn one_per_row_follows_the_shuffled_order_across_epochs() {
     let loader = loader(&[1; 8], shuffled(Layout::OnePerRow));
     let (rows, after) = loader.take(Cursor { epoch: 0, place: 6 }, 4);
     // The orders of `order.rs`.
@@ -39,17 +39,17 @@ fn without_examples_there_are_no_rows() {
 }
 
 #[test]
-fn in_the_files_order_packing_keeps_to_it() {
+fn packing_without_shuffling_keeps_the_order_of_the_data() {
     let options = LoaderOptions { layout: Layout::Packed, ..LoaderOptions::default() };
     let lengths = [6, 5, 3, 4, 1];
     let (rows, _) = loader(&lengths, options).take(Cursor::default(), 4);
-    // No row holds more than the longest; the second is filled by the last.
+    // No row is longer than the longest example; the last example fills the second row.
     assert_eq!(rows.iter().map(Vec::len).collect::<Vec<_>>(), [1, 2, 1, 1]);
     assert_eq!(examples(&rows), [0, 1, 4, 2, 3]);
 }
 
 #[test]
-fn a_long_document_is_many_rows_that_do_not_follow_each_other() {
+fn the_rows_of_a_long_document_are_shuffled() {
     let lengths = vec![Length { tokens: 1000, is_document: true }];
     let loader = Loader::over(lengths, Some(11), &[], shuffled(Layout::OnePerRow));
     assert_eq!(loader.rows_of(0), 100, "ten targets a row, 999 in all");
@@ -66,8 +66,8 @@ fn a_long_document_is_many_rows_that_do_not_follow_each_other() {
 }
 
 #[test]
-fn grouped_micro_batches_are_of_similar_length_and_in_random_order() {
-    // 4000 lengths from 1 to 1000, in no order.
+fn micro_batches_by_length_have_little_padding_and_a_random_order() {
+    // 4000 unsorted lengths from 1 to 1000.
     let lengths: Vec<usize> = (0..4000).map(|i| 1 + i * 7919 % 1000).collect();
     let padding = |layout| {
         let (rows, _) = loader(&lengths, shuffled(layout)).take(Cursor::default(), 4000);
@@ -94,7 +94,7 @@ fn packed_rows_are_full() {
     assert!(full > 0.99, "{full}");
     let (rows, _) = loader.take(Cursor::default(), 1);
     let (again, _) = loader.take(Cursor { epoch: 1, place: 0 }, 1);
-    assert_ne!(rows, again, "packed anew each epoch");
+    assert_ne!(rows, again, "each epoch is packed differently");
 }
 
 fn layouts() -> impl Strategy<Value = Layout> {
@@ -111,7 +111,7 @@ fn lengths() -> impl Strategy<Value = Vec<Length>> {
     prop::collection::vec(length, 1..60)
 }
 
-/// Shares of a mixture that together have so many examples.
+/// Shares of a mixture with `examples` examples in all.
 fn shares_of(examples: usize, parts: &[(f64, f64)]) -> Vec<Share> {
     let mut left = examples;
     let mut shares: Vec<Share> = parts
@@ -145,7 +145,7 @@ proptest! {
         let mut predicted: Vec<Vec<usize>> = lengths.iter().map(|_| Vec::new()).collect();
         for row in &taken {
             prop_assert!(layout == Layout::Packed || row.len() == 1);
-            // Only what must not be split may be longer than a row, alone.
+            // Only an example that must not be split may be longer than a row, and then it is alone in it.
             let tokens: usize = row.iter().map(Piece::len).sum();
             let is_document = lengths[row[0].example].is_document;
             prop_assert!(tokens <= 16 || (row.len() == 1 && !is_document));

@@ -1,4 +1,4 @@
-//! Finding, for each row, an earlier one that is alike.
+//! Finding earlier duplicates and near-duplicates of rows.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,14 +8,14 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::minhash::{PLACES, Signature, similarity};
 
-/// Rows by 128 bits of their content.
+/// Rows by a 128-bit hash of their content.
 #[derive(Debug, Default)]
 pub(crate) struct ExactIndex {
     rows: HashMap<[u64; 2], u32>,
 }
 
 impl ExactIndex {
-    /// The earlier row of the same content; if there is none, `row` is taken in.
+    /// The earlier row with the same content; if there is none, `row` is inserted.
     pub(crate) fn find_or_insert(&mut self, hash: [u64; 2], row: u32) -> Option<u32> {
         match self.rows.entry(hash) {
             Entry::Occupied(entry) => Some(*entry.get()),
@@ -27,26 +27,26 @@ impl ExactIndex {
     }
 }
 
-/// Rows by their signatures. Two rows are compared if they agree in all places of some band; so of pairs at the
-/// threshold at least 97 in 100 are found, and nearly all that are more alike. Per row that is taken in: 256 bytes of
-/// signature and about 10 bytes a band.
+/// Rows by their signatures. Two rows are compared if they agree in all places of some band. Thus at least 97 of 100 pairs
+/// at the threshold are found, and nearly all more similar ones. Memory per inserted row: 256 bytes for the signature and
+/// about 10 bytes per band.
 pub(crate) struct NearIndex {
     threshold: f64,
-    /// Places of a band.
+    /// Number of places in a band.
     width: usize,
-    /// Per band: places in `signatures`.
+    /// For each band, indices in `signatures`.
     bands: Vec<HashTable<u32>>,
     signatures: Signatures,
     rows: Vec<u32>,
 }
 
-/// Rows that share one band are compared at most so many: what thousands of rows have in common tells nothing.
+/// Maximum rows that are compared because of one band: a band that thousands of rows share is not informative.
 const LONGEST_CHAIN: usize = 64;
 
-/// Share of pairs at the threshold that are found, at least.
+/// Minimum share of the pairs at the threshold that are found.
 const RECALL: f64 = 0.97;
 
-/// Signatures in blocks, so that growing copies none.
+/// Signatures in blocks, so that growing copies nothing.
 #[derive(Default)]
 struct Signatures {
     blocks: Vec<Vec<Signature>>,
@@ -72,7 +72,7 @@ impl Signatures {
 }
 
 impl NearIndex {
-    /// `threshold`: Jaccard similarity from which rows count as alike, 0 < threshold ≤ 1.
+    /// `threshold`: minimum Jaccard similarity of near-duplicates, 0 < threshold ≤ 1.
     pub(crate) fn new(threshold: f64) -> Self {
         let recall = |width: usize| {
             let bands = (PLACES / width) as i32;
@@ -89,8 +89,8 @@ impl NearIndex {
         }
     }
 
-    /// The most similar of the earlier rows at or above the threshold (of equals the first), with the similarity; if
-    /// there is none, `row` is taken in.
+    /// The most similar earlier row at or above the threshold (the first of equally similar ones) and its similarity; if
+    /// there is none, `row` is inserted.
     pub(crate) fn find_or_insert(&mut self, signature: &Signature, row: u32) -> Option<(u32, f64)> {
         let found = self.find(signature);
         if found.is_none() {
@@ -155,7 +155,7 @@ mod tests {
     use crate::near::signature;
 
     #[test]
-    fn near_rows_are_found_and_others_are_not() {
+    fn near_duplicates_are_found_and_other_rows_are_not() {
         let mut index = NearIndex::new(0.8);
         let text =
             |seed: usize, changed: usize| -> String {
@@ -173,18 +173,18 @@ mod tests {
         for seed in 0..300 {
             assert_eq!(find(&text(seed, 0), seed as u32), None, "{seed}");
         }
-        // 98 three-word sequences, of which 96 stay: 96/100 in common.
+        // 96 of 98 n-grams are unchanged: a similarity of 96/100.
         let missed = (0..300).filter(|seed| {
             find(&text(*seed, 2), 1000)
                 .is_none_or(|(row, score)| row as usize != *seed || score < 0.8)
         });
         assert_eq!(missed.count(), 0);
-        // A third in common is below the threshold.
+        // A similarity of a third is below the threshold.
         assert!((0..50).all(|seed| find(&text(seed, 48), 2000 + seed as u32).is_none()));
     }
 
     #[test]
-    fn the_bands_find_what_the_threshold_asks_for() {
+    fn the_bands_have_the_recall_for_the_threshold() {
         for (threshold, width) in [(0.5, 4), (0.8, 7), (0.95, 20), (1.0, 32)] {
             let index = NearIndex::new(threshold);
             assert!(index.width.abs_diff(width) <= 3, "{threshold}: {}", index.width);
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_content_is_found_exactly() {
+    fn exact_duplicates_are_found() {
         let mut index = ExactIndex::default();
         assert_eq!(index.find_or_insert([1, 2], 7), None);
         assert_eq!(index.find_or_insert([1, 3], 8), None);

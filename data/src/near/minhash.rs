@@ -1,18 +1,18 @@
-//! MinHash: a signature of a set, two of which agree in as large a share of places as the sets have in common
-//! (Broder, "On the resemblance and containment of documents", 1997).
+//! MinHash signatures of sets: the share of places in which two signatures agree estimates the Jaccard similarity of the
+//! sets (Broder, "On the resemblance and containment of documents", 1997).
 
 use std::sync::LazyLock;
 
 use crate::text::words::{mixed, ngrams};
 
-/// Places of a signature.
+/// Number of places in a signature.
 pub(crate) const PLACES: usize = 128;
 
-/// For each of [`PLACES`] hash functions the least hash over the set. 16 bits of it are kept: unequal ones agree by
+/// For each of [`PLACES`] hash functions, the minimum hash over the set. Only 16 bits are kept: different hashes agree by
 /// chance once in 65536 (Li and König, "b-bit minwise hashing", 2010).
 pub(crate) type Signature = [u16; PLACES];
 
-/// The signature of a text's n-grams of words; `None` of a text without words.
+/// The signature of a text's word n-grams; `None` for a text without words.
 pub(crate) fn signature(text: &str, n: usize) -> Option<Signature> {
     static FUNCTIONS: LazyLock<[(u64, u64); PLACES]> = LazyLock::new(|| {
         std::array::from_fn(|place| {
@@ -33,7 +33,7 @@ pub(crate) fn signature(text: &str, n: usize) -> Option<Signature> {
             *least = (*least).min(hash);
         }
     }
-    // The low bits: the high ones of a least hash are nearly always zero.
+    // The low bits, as the high bits of a minimum are nearly always zero.
     Some(least.map(|hash| hash as u16))
 }
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures_estimate_the_share_in_common() {
+    fn signatures_estimate_the_similarity() {
         let words =
             |from: usize, to: usize| -> String { (from..to).map(|n| format!("w{n} ")).collect() };
         let base = signature(&words(0, 1000), 1).unwrap();

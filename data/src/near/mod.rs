@@ -1,4 +1,4 @@
-//! Rows that are alike: exactly, by a hash; nearly, by MinHash signatures and locality-sensitive hashing.
+//! Duplicate rows: exact ones by a hash, near-duplicates by MinHash signatures and locality-sensitive hashing.
 
 mod index;
 mod minhash;

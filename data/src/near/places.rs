@@ -1,11 +1,11 @@
-//! Where rows stand, in eight bytes a row.
+//! Files and lines of rows, in eight bytes per row.
 
 use std::path::Path;
 use std::sync::Arc;
 
 use crate::location::Source;
 
-/// Places of rows by number.
+/// Files and lines of rows by number.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
     files: Vec<Arc<Path>>,
@@ -13,9 +13,9 @@ pub(crate) struct Places {
 }
 
 impl Places {
-    /// Takes a place in; its number.
+    /// Adds a row and returns its number.
     pub(crate) fn push(&mut self, source: &Source) -> u32 {
-        // Rows of one file follow each other.
+        // The rows of a file are added one after another.
         if self.files.last().is_none_or(|last| *last != source.file) {
             self.files.push(Arc::clone(&source.file));
         }
@@ -24,7 +24,7 @@ impl Places {
         number(self.rows.len() - 1)
     }
 
-    /// The place of a number.
+    /// File and line of the row with this number.
     pub(crate) fn get(&self, number: u32) -> Option<Source> {
         let (file, line) = self.rows.get(number as usize)?;
         let file = Arc::clone(self.files.get(*file as usize)?);

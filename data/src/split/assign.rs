@@ -1,4 +1,4 @@
-//! Which rows go to which side.
+//! Assigning rows to training or evaluation data.
 
 use std::collections::HashMap;
 
@@ -13,49 +13,49 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 use crate::error::{DataError, RowError};
 use crate::source::at_path;
 
-/// By what rows are parted.
+/// How rows are split.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum SplitBy {
     /// At random.
     Random {
-        /// Seed of the choice.
+        /// The random seed.
         seed: u64,
     },
-    /// The latest rows are the evaluation set; rows of the same time stay together.
+    /// The latest rows are held out; rows with the same time stay together.
     Time {
-        /// Field with a date, a date with time, or seconds (or milliseconds) since 1970.
+        /// Field with a date, a date and time, or seconds (or milliseconds) since 1970.
         field: String,
     },
     /// Rows with the same value of a field stay together.
     Group {
-        /// The field: an author, a document.
+        /// The field, such as an author or a document.
         field: String,
-        /// Seed of the choice.
+        /// The random seed.
         seed: u64,
     },
 }
 
-/// Size of the evaluation set.
+/// The number of rows that are held out.
 #[derive(Debug, Clone, PartialEq)]
 pub enum EvalSize {
     /// A share of the rows, 0 < share < 1.
     Share(f64),
     /// A number of rows.
     Rows(u64),
-    /// The rows from a time on; only by time.
+    /// The rows from this time on; only with [`SplitBy::Time`].
     From(String),
 }
 
-/// What the first pass keeps of the rows.
+/// Data collected from the rows in the first pass.
 pub(super) enum Keys {
     Random { seed: u64 },
     Times { field: String, times: Vec<i64> },
     Groups { field: String, seed: u64, rows: HashMap<u64, u64> },
 }
 
-/// Decides for each row whether it is in the evaluation set.
+/// Decides for each row whether it is held out.
 pub(super) enum Assign {
-    /// `left` of the next `rows` are chosen (Knuth, "The Art of Computer Programming" vol. 2, 3.4.2, algorithm S).
+    /// `left` of the next `rows` rows are held out (Knuth, "The Art of Computer Programming" vol. 2, 3.4.2, algorithm S).
     Random {
         rng: Box<ChaCha8Rng>,
         left: u64,
@@ -92,7 +92,7 @@ impl Keys {
         Ok(())
     }
 
-    /// `rows`: how many there are.
+    /// `rows`: number of rows.
     pub(super) fn assign(self, size: &EvalSize, rows: u64) -> Result<Assign, DataError> {
         let wrong = |expected: String, found: String| DataError::Setting {
             key: "eval".into(),
@@ -136,7 +136,7 @@ impl Keys {
                         format!("{} in all rows", rows.len()),
                     ));
                 }
-                // The group's hash holds the seed: its order is random. A group that does not fit is passed over.
+                // The hashes of groups depend on the seed, so their order is random. A group that doesn't fit is skipped.
                 let mut groups: Vec<(u64, u64)> = rows.into_iter().collect();
                 groups.sort_unstable();
                 let mut held = std::collections::HashSet::new();
@@ -173,7 +173,7 @@ impl Assign {
     }
 }
 
-/// A number below `bound`, each with the same probability (Lemire, "Fast random integer generation in an interval",
+/// A uniform random number below `bound` (Lemire, "Fast random integer generation in an interval",
 /// 2019).
 fn below(rng: &mut ChaCha8Rng, bound: u64) -> u64 {
     let bound = bound.max(1);
@@ -203,11 +203,15 @@ fn time_of(row: &Value, field: &str) -> Result<i64, RowError> {
         _ => None,
     };
     time.ok_or_else(|| {
-        wrong_field(field, "a date (2024-01-31), a time or seconds since 1970", found)
+        wrong_field(
+            field,
+            "a date such as 2024-01-31, a date and time, or seconds since 1970",
+            found,
+        )
     })
 }
 
-/// A date, a date with time (of no zone: UTC), or a number.
+/// A date, a date and time (UTC if without time zone), or a number. Microseconds since 1970.
 fn time(text: &str) -> Option<i64> {
     let text = text.trim();
     if let Ok(time) = text.parse::<Timestamp>() {
@@ -220,7 +224,7 @@ fn time(text: &str) -> Option<i64> {
     }
 }
 
-/// Seconds, or milliseconds if as seconds the number would lie beyond the year 5000.
+/// Microseconds from seconds, or from milliseconds if the number of seconds would be after the year 5000.
 fn of_number(number: f64) -> Option<i64> {
     let seconds = if number.abs() > 1e11 { number / 1e3 } else { number };
     let micros = (seconds * 1e6).round();
@@ -243,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_read_in_every_form() {
+    fn times_are_read_in_all_formats() {
         let day = 1_706_659_200_000_000;
         for text in [
             "2024-01-31",
@@ -261,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_below_a_bound_are_even() {
+    fn numbers_below_a_bound_are_uniform() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut counts = [0; 5];
         for _ in 0..5000 {

@@ -1,4 +1,4 @@
-//! The leak check: evaluation rows that (nearly) duplicate training rows.
+//! The leak check: evaluation rows that duplicate or nearly duplicate training rows.
 
 use std::collections::HashMap;
 use std::path::PathBuf;
@@ -11,12 +11,12 @@ use crate::near::Part;
 use crate::source::{Read, ReadOptions, Rejects, for_each_batch};
 use crate::text::words::ngrams;
 
-/// How to search for leaks.
+/// Options of the leak check.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LeakOptions {
-    /// Cosine from which a row counts as leaked, 0 < c ≤ 1.
+    /// Minimum cosine of a leaked row, 0 < c ≤ 1.
     pub threshold: f64,
-    /// Words of the sequences that are counted.
+    /// Words of the n-grams that are counted.
     pub ngram: usize,
     /// The part of the rows that is compared.
     pub part: Part,
@@ -28,7 +28,7 @@ impl Default for LeakOptions {
     }
 }
 
-/// What leaked.
+/// The report of the leak check.
 #[derive(Debug, Clone, Serialize)]
 pub struct LeakReport {
     /// Training rows.
@@ -39,9 +39,9 @@ pub struct LeakReport {
     pub leaked: u64,
     /// `leaked / eval`
     pub share: f64,
-    /// The mean cosine of a row with its nearest.
+    /// Mean cosine of the evaluation rows with their nearest training rows.
     pub mean_nearest: f64,
-    /// The pairs, in the order of the evaluation rows.
+    /// The leaked rows, in the order of the evaluation rows.
     pub pairs: Vec<LeakPair>,
 }
 
@@ -52,15 +52,15 @@ pub struct LeakPair {
     pub eval: String,
     /// File and line of the training row.
     pub train: String,
-    /// The cosine of the counts of their n-grams of words.
+    /// Cosine of their word n-gram counts.
     pub cosine: f64,
 }
 
-/// Finds for each row of `eval` the nearest row of `train`, exactly. The evaluation rows are held in memory as counts
-/// of n-grams; the training rows are streamed.
+/// Finds the nearest row of `train` for each row of `eval`, exactly. The n-gram counts of the evaluation rows are kept in
+/// memory; the training rows are streamed.
 ///
 /// # Errors
-/// A file that cannot be opened; invalid rows that `rejects` does not skip; no row on one side.
+/// A file that cannot be opened; invalid rows that `rejects` does not skip; no training rows or no evaluation rows.
 pub fn leaks(
     train: &[PathBuf],
     eval: &[PathBuf],
@@ -80,7 +80,7 @@ pub fn leaks(
     for_each_batch(train, read, |batch| {
         let vectors = vectors(batch, options, &mut rejects)?;
         rows += vectors.len() as u64;
-        // Each thread takes the nearest of its own rows; then the nearest of those, in the order of the rows.
+        // Each thread finds the nearest among its rows; these are then compared in the order of the rows.
         let share = vectors.len().div_ceil(rayon::current_num_threads()).max(1);
         let found: Vec<Vec<(u32, f32, usize)>> = vectors
             .par_chunks(share)
@@ -103,7 +103,7 @@ pub fn leaks(
     }
     let cosines = nearest.iter().map(|best| best.as_ref().map_or(0.0, |(c, _)| f64::from(*c)));
     let mean_nearest = cosines.sum::<f64>() / eval as f64;
-    // Sums of single precision may miss 1 by a hair.
+    // Single-precision sums for equal rows may be slightly below 1.
     let threshold = options.threshold - 1e-5;
     let pairs: Vec<LeakPair> = index
         .places
@@ -127,10 +127,10 @@ pub fn leaks(
 
 type Nearest = Option<(f32, String)>;
 
-/// Shares of n-grams in a vector of length 1, by their hash.
+/// N-gram counts by hash, as a vector of length 1.
 type Counts = Vec<(u64, f32)>;
 
-/// The vectors of a batch, with the rows' places.
+/// The vectors of a batch, each with the row's file and line.
 fn vectors(
     batch: Vec<Read>,
     options: &LeakOptions,
@@ -164,7 +164,7 @@ fn counts(text: &str, n: usize) -> Counts {
     counts.into_iter().map(|(gram, count)| (gram, count / length)).collect()
 }
 
-/// The evaluation rows, by n-gram.
+/// The evaluation rows by n-gram.
 #[derive(Default)]
 struct Index {
     places: Vec<String>,
@@ -180,8 +180,8 @@ impl Index {
         }
     }
 
-    /// For rows from `first` on in their batch: (evaluation row, cosine, row in the batch) where it is nearer
-    /// than what is known, the nearest for each.
+    /// `rows` start at index `first` of their batch. Returns (evaluation row, cosine, index in the batch) of the nearest
+    /// of `rows` for each evaluation row for which it is nearer than the `known` one.
     fn nearer(
         &self,
         rows: &[(String, Counts)],

@@ -1,5 +1,5 @@
-//! An evaluation set of masked entities: texts that stop before a number, a date or a name, which a model that has
-//! learned the facts completes.
+//! Evaluation data with masked entities: prompts that end before a number, a date or a name, which a model that knows the
+//! fact completes.
 
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
@@ -22,34 +22,34 @@ use crate::source::{ReadOptions, Rejects, for_each_batch};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum EntityKind {
-    /// An entity of the list. Not found by a rule.
+    /// An entity of the list, not found by a rule.
     #[value(skip)]
     Listed,
-    /// A date: `2024-01-31`, `31.1.2024`, `31 January 2024`, `January 31, 2024`, `January 2024`.
+    /// A date: `2024-01-31`, `31.1.2024`, `31 January 2024`, `January 31, 2024`, `January 2024`
     Date,
-    /// A number, with sign, currency, thousands, decimals or per cent.
+    /// A number, with sign, currency, thousands separators, decimals or percent
     Number,
-    /// Words with capitals, other than a single one at the beginning of a sentence. Made for English.
+    /// Capitalized words, except a single one at the start of a sentence (for English)
     Name,
 }
 
 impl EntityKind {
-    /// The kinds that need no list.
+    /// The kinds that are found by rules.
     pub const BY_RULE: [Self; 3] = [Self::Date, Self::Number, Self::Name];
 }
 
-/// How entities are masked.
+/// Options of masking.
 #[derive(Debug, Clone)]
 pub struct MaskOptions {
     /// Kinds that are found by rules.
     pub kinds: Vec<EntityKind>,
-    /// A custom list of entities: whole words, found before all others.
+    /// Listed entities, matched as whole words, with priority over the other kinds.
     pub listed: Vec<String>,
-    /// Maximum questions per row, one per entity.
+    /// Maximum entities of a row. Each makes a separate question.
     pub per_row: usize,
-    /// Minimum characters of the answer before an entity: without context, an entity cannot be known.
+    /// Minimum characters of the answer before an entity: without context no entity could be known.
     pub context: usize,
-    /// Seed of the choice among a row's entities.
+    /// Random seed of the choice among a row's entities.
     pub seed: u64,
 }
 
@@ -65,7 +65,7 @@ impl Default for MaskOptions {
     }
 }
 
-/// What was masked.
+/// The report of masking.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct MaskReport {
     /// Rows that were read.
@@ -74,21 +74,21 @@ pub struct MaskReport {
     pub questions: u64,
     /// Questions whose prompt contains the entity.
     pub copied: u64,
-    /// Questions by kind: listed, date, number, name.
+    /// Questions with a listed entity.
     pub listed: u64,
-    /// As above.
+    /// Questions with a date.
     pub date: u64,
-    /// As above.
+    /// Questions with a number.
     pub number: u64,
-    /// As above.
+    /// Questions with a name.
     pub name: u64,
-    /// Rows in which no entity was found.
+    /// Rows without an entity.
     pub without: u64,
 }
 
-/// Writes questions made of the rows of files: `prompt` (all up to the entity), `completion` (the entity with the space
-/// before it), `entity`, `kind`, `copied` (whether the prompt holds it), `masked` (the whole answer with `____` for the
-/// entity), `file`, `line`. Read with template `none`, they are rows of `prompt` and `completion`.
+/// Writes questions from the rows of files: `prompt` (the text before the entity), `completion` (the entity with the space
+/// before it), `entity`, `kind`, `copied` (whether the prompt contains the entity), `masked` (the whole answer with `____`
+/// in place of the entity), `file`, `line`. To be read with template `none`, as rows of `prompt` and `completion`.
 ///
 /// # Errors
 /// A file that cannot be opened or written; invalid rows that `rejects` does not skip; no entity in any row.
@@ -122,7 +122,7 @@ pub fn mask(
     rejects.finish()?;
     if report.questions == 0 {
         return Err(DataError::NothingToTrain(format!(
-            "no entity was found in {} rows. Choose other kinds, or give a list",
+            "no entity was found in {} rows. Select other kinds, or give a list of entities",
             report.rows
         )));
     }
@@ -176,7 +176,7 @@ impl<'a> Finder<'a> {
             (_, None) => return Vec::new(),
         };
         let before = before_the_answer(row);
-        // Those that can be copied from the prompt last: they show least of what the model knows.
+        // Entities that could be copied from the prompt come last: they show the least about what the model knows.
         let mut found: Vec<(bool, u64, EntityKind, usize, usize)> = self
             .entities(answer)
             .into_iter()
@@ -212,7 +212,7 @@ impl<'a> Finder<'a> {
             .collect()
     }
 
-    /// Entities in order; where two overlap, the kind that comes first.
+    /// Entities in order. Of overlapping ones, the one of the first kind is kept.
     fn entities(&self, text: &str) -> Vec<(EntityKind, usize, usize)> {
         let mut found: Vec<(EntityKind, usize, usize)> = Vec::new();
         let mut add = |kind: EntityKind, start: usize, end: usize| {
@@ -237,7 +237,7 @@ impl<'a> Finder<'a> {
     }
 }
 
-/// Everything before the last answer.
+/// The text before the last answer.
 fn before_the_answer(row: &Row) -> String {
     match row {
         Row::Text(_) => String::new(),
@@ -250,7 +250,7 @@ fn before_the_answer(row: &Row) -> String {
     }
 }
 
-/// Whether no letter or digit touches the place.
+/// Whether there is no letter or digit directly before or after the range.
 fn is_whole(text: &str, start: usize, end: usize) -> bool {
     let before = text[..start].chars().next_back().is_some_and(char::is_alphanumeric);
     let after = text[end..].chars().next().is_some_and(char::is_alphanumeric);
@@ -286,7 +286,7 @@ fn by_rule(kind: EntityKind, text: &str) -> Vec<(usize, usize)> {
         .collect()
 }
 
-/// A single word at the beginning of a sentence has its capital from there.
+/// A single word at the start of a sentence is capitalized anyway, and doesn't count.
 fn is_name(text: &str, start: usize, found: &str) -> bool {
     const NO_NAMES: [&str; 16] = [
         "I'm", "I've", "I'll", "I'd", "The", "This", "That", "These", "Those", "It's", "If", "In",
@@ -352,12 +352,12 @@ mod tests {
         assert_eq!((&value["completion"], &value["entity"]), (&json!(" 42"), &json!("42")));
         assert_eq!(value["masked"], "The tower in the harbour is ____ years old.");
         assert_eq!((&value["copied"], &value["line"]), (&json!(false), &json!(3)));
-        // What the prompt holds comes last.
+        // Entities that the prompt contains come last.
         let row = Row::Text("The 12 men who came here saw 12 ships and 30 boats.".into());
         let questions = Finder::new(&options).unwrap().questions(&row, &Source::new("x", 1));
         assert_eq!(questions[0].value["entity"], "30");
         let row = Row::Text("The tower in the harbour is 42 years old.".into());
-        // Too little stands before it.
+        // Too little context.
         let options = MaskOptions { context: 40, ..options };
         let questions = Finder::new(&options).unwrap().questions(&row, &Source::new("x", 1));
         assert!(questions.is_empty());

@@ -1,4 +1,4 @@
-//! Splitting rows into a training and an evaluation set, and searching for leaks between them.
+//! Splitting rows into training and evaluation data, and checking for leaks between them.
 
 mod assign;
 mod leak;
@@ -17,10 +17,10 @@ use crate::output::LineWriter;
 use crate::source::{ReadOptions, ReadRow, Rejects, for_each_batch};
 use assign::Keys;
 
-/// What was written.
+/// The report of a split.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct SplitReport {
-    /// Rows that were read and assigned.
+    /// Rows that were split.
     pub rows: u64,
     /// Training rows.
     pub train: u64,
@@ -30,12 +30,12 @@ pub struct SplitReport {
     pub skipped: u64,
 }
 
-/// Splits the rows of files into two JSON Lines files, unchanged and in their order. The files are read twice: first what
-/// the split depends on (nothing, eight bytes per row, or some bytes per group), then the rows.
+/// Splits the rows of files into two JSON Lines files, unchanged and in order. The files are read twice: first the field
+/// to split by (kept in memory: nothing, eight bytes per row, or some bytes per group), then the rows.
 ///
 /// # Errors
-/// A file that cannot be opened or written; invalid rows that `rejects` does not skip, those without the field among
-/// them; a size that leaves a side empty.
+/// A file that cannot be opened or written; invalid rows that `rejects` does not skip, including rows without the field; a
+/// size that leaves one file empty.
 pub fn split(
     files: &[PathBuf],
     read: &ReadOptions,
@@ -70,7 +70,7 @@ pub fn split(
                     Ok(())
                 })
             });
-            // Those at fault were told in the first pass.
+            // Invalid rows were reported in the first pass.
             if let Ok((_, _, record)) = keyed {
                 let to = if held { &mut to_eval } else { &mut to_train };
                 to.line(&record.json_line())?;

@@ -44,7 +44,7 @@ fn number(row: &Value) -> u64 {
 }
 
 #[test]
-fn a_random_split_has_the_asked_size_and_depends_on_the_seed() {
+fn a_random_split_has_the_requested_size_and_depends_on_the_seed() {
     let folder = Folder::with(&numbered(200, |_| Value::Null));
     let held = |seed, size| {
         let [_, eval] = folder.split(&SplitBy::Random { seed }, &size).unwrap();
@@ -59,7 +59,7 @@ fn a_random_split_has_the_asked_size_and_depends_on_the_seed() {
 }
 
 #[test]
-fn a_split_by_time_holds_out_the_latest() {
+fn a_split_by_time_holds_out_the_latest_rows() {
     let folder = Folder::with(&numbered(28, |n| json!(format!("2024-02-{:02}", 28 - n))));
     let by = SplitBy::Time { field: "key".into() };
     let [_, eval] = folder.split(&by, &EvalSize::Rows(3)).unwrap();
@@ -72,7 +72,7 @@ fn a_split_by_time_holds_out_the_latest() {
 }
 
 #[test]
-fn one_group_alone_cannot_be_parted() {
+fn a_single_group_cannot_be_split() {
     let folder = Folder::with(&numbered(9, |_| json!("same")));
     let by = SplitBy::Group { field: "key".into(), seed: 0 };
     let error = folder.split(&by, &EvalSize::Rows(3)).unwrap_err().to_string();
@@ -83,7 +83,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn every_row_is_on_one_side_and_in_order(
+    fn every_row_is_in_one_of_the_files_and_in_order(
         keys in proptest::collection::vec(0_u32..12, 2..60),
         seed in any::<u64>(),
         share in 0.05_f64..0.95,
@@ -97,7 +97,7 @@ proptest! {
             SplitBy::Group { field: "key".into(), seed },
         ] {
             let Ok([train, eval]) = folder.split(&by, &EvalSize::Share(share)) else {
-                // Only where a side would be empty.
+                // Fails only if one file would be empty.
                 let distinct: BTreeSet<u32> = keys.iter().copied().collect();
                 let least = keys.iter().copied().min();
                 let of_least = keys.iter().filter(|key| Some(**key) == least).count();
@@ -132,7 +132,7 @@ proptest! {
 }
 
 #[test]
-fn leaks_are_the_nearest_rows_of_the_other_side() {
+fn leaks_are_pairs_with_the_nearest_training_row() {
     let text =
         |seed: usize| -> String { (0..40).map(|n| format!("w{} ", seed * 100 + n)).collect() };
     let rows =
@@ -152,6 +152,6 @@ fn leaks_are_the_nearest_rows_of_the_other_side() {
         found.pairs.iter().map(|pair| (line(&pair.eval), line(&pair.train))).collect();
     assert_eq!(pairs, [(1, 21), (3, 8)]);
     assert!((found.pairs[0].cosine - 1.0).abs() < 1e-5);
-    // 37 of 38 sequences in common.
+    // 37 of 38 n-grams in common.
     assert!((found.pairs[1].cosine - 37.0 / 38.0).abs() < 1e-5, "{}", found.pairs[1].cosine);
 }

@@ -1,16 +1,16 @@
-//! Which share of a text is in given languages.
+//! The share of a text that is in given languages.
 
 use whatlang::{Detector, Lang};
 
 use crate::error::DataError;
 use crate::nearest::nearest;
 
-/// Letters of a stretch that is judged by itself.
-const STRETCH: usize = 200;
-/// A text of fewer letters is not judged.
-const FEWEST: usize = 20;
+/// Letters of a segment whose language is detected.
+const SEGMENT: usize = 200;
+/// Minimum letters of a text: the language of shorter ones can't be detected.
+const MIN_LETTERS: usize = 20;
 
-/// Languages by their ISO 639-3 code (`eng`, `deu`, `cmn`), or 639-1 where everybody says that (`en`, `de`, `zh`).
+/// Languages, by ISO 639-3 code (`eng`, `deu`, `cmn`) or, for common ones, ISO 639-1 code (`en`, `de`, `zh`).
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Languages {
     wanted: Vec<Lang>,
@@ -39,7 +39,7 @@ impl Languages {
     /// From codes.
     ///
     /// # Errors
-    /// A code that is not known.
+    /// An unknown code.
     pub fn new<S: AsRef<str>>(codes: &[S]) -> Result<Self, DataError> {
         let mut wanted = Vec::with_capacity(codes.len());
         for code in codes {
@@ -57,13 +57,13 @@ impl Languages {
         Ok(Self { wanted })
     }
 
-    /// The share of the letters that stand in stretches of these languages. `None`: too few letters to judge.
+    /// The share of the letters that are in segments of these languages. `None`: too few letters.
     pub fn share(&self, text: &str) -> Option<f64> {
         let detector = Detector::new();
         let mut letters = 0_usize;
         let mut right = 0_usize;
-        let mut judge = |stretch: &str, count: usize| {
-            let found = detector.detect(stretch);
+        let mut judge = |segment: &str, count: usize| {
+            let found = detector.detect(segment);
             letters += count;
             if found.is_some_and(|found| self.wanted.contains(&found.lang())) {
                 right += count;
@@ -72,14 +72,14 @@ impl Languages {
         let mut start = 0;
         let mut count = 0;
         let total = text.chars().filter(|c| c.is_alphabetic()).count();
-        if total < FEWEST {
+        if total < MIN_LETTERS {
             return None;
         }
         let mut judged = 0;
         for (at, c) in text.char_indices() {
             count += usize::from(c.is_alphabetic());
-            // The last stretch takes what is left.
-            if count >= STRETCH && !c.is_alphanumeric() && total - judged - count >= STRETCH / 2 {
+            // The rest of the text belongs to the last segment.
+            if count >= SEGMENT && !c.is_alphanumeric() && total - judged - count >= SEGMENT / 2 {
                 judge(&text[start..at], count);
                 judged += count;
                 (start, count) = (at, 0);

@@ -1,4 +1,4 @@
-//! What can be told of a text without a model: its words, and what is wrong with it.
+//! Properties of texts that need no model: words, language, signs of poor quality.
 
 pub(crate) mod language;
 pub(crate) mod quality;

@@ -1,4 +1,4 @@
-//! Signs of a text that should not be learned as it stands.
+//! Signs of poor quality in a text.
 
 use std::borrow::Cow;
 use std::sync::LazyLock;
@@ -20,13 +20,13 @@ pub(crate) fn html_marks(text: &str) -> usize {
     MARK.find_iter(&without_code(text)).count()
 }
 
-/// The text without its fenced and inline code: there, HTML is meant.
+/// The text without fenced and inline code, where HTML is intended.
 fn without_code(text: &str) -> Cow<'_, str> {
     static CODE: LazyLock<Regex> = LazyLock::new(|| expression(r"(?s)```.*?(?:```|\z)|`[^`\n]*`"));
     if text.contains('`') { CODE.replace_all(text, " ") } else { Cow::Borrowed(text) }
 }
 
-/// Number of addresses, and their share of the text's characters.
+/// Number of URLs and their share of the text's bytes.
 pub(crate) fn urls(text: &str) -> (usize, f64) {
     static URL: LazyLock<Regex> =
         LazyLock::new(|| expression(r#"(?i)(?:https?://|www\.)[^\s<>"'()\[\]{}]+"#));
@@ -39,8 +39,8 @@ pub(crate) fn urls(text: &str) -> (usize, f64) {
     (count, bytes as f64 / text.len().max(1) as f64)
 }
 
-/// Places where UTF-8 was read as Windows-1252 or Latin-1 (`Ã©` for `é`), and replacement characters. A sequence
-/// counts if its characters, written back as such bytes, are the UTF-8 of one character: what ftfy undoes.
+/// Number of characters whose UTF-8 was decoded as Windows-1252 or Latin-1 (`Ã©` for `é`), and of replacement characters.
+/// A sequence counts if encoding it as Windows-1252 gives the UTF-8 of one character, which ftfy would repair.
 pub(crate) fn mojibake(text: &str) -> usize {
     let mut count = 0;
     let mut expected = 0;
@@ -73,7 +73,7 @@ pub(crate) fn mojibake(text: &str) -> usize {
     count
 }
 
-/// The byte of a character in Windows-1252, or in Latin-1 where that has none.
+/// The byte of a character in Windows-1252, or else in Latin-1.
 fn windows_byte(c: char) -> Option<u8> {
     const HIGH: [char; 27] = [
         '€', '‚', 'ƒ', '„', '…', '†', '‡', 'ˆ', '‰', 'Š', '‹', 'Œ', 'Ž', '‘', '’', '“', '”', '•',
@@ -89,7 +89,7 @@ fn windows_byte(c: char) -> Option<u8> {
     }
 }
 
-/// Share of characters that are no text: control characters, private use, replacement characters.
+/// Share of control, private-use and replacement characters.
 pub(crate) fn garbage(text: &str) -> f64 {
     let mut all = 0_usize;
     let mut bad = 0_usize;
@@ -102,7 +102,7 @@ pub(crate) fn garbage(text: &str) -> f64 {
     bad as f64 / all.max(1) as f64
 }
 
-/// Share of the three-word sequences that have occurred before in the text; 0 for fewer than thirty.
+/// Share of three-word sequences that repeat earlier ones in the text; 0 if there are fewer than thirty.
 pub(crate) fn repetition(text: &str) -> f64 {
     let mut grams = ngrams(text, 3);
     let all = grams.len();
@@ -114,8 +114,8 @@ pub(crate) fn repetition(text: &str) -> f64 {
     1.0 - grams.len() as f64 / all as f64
 }
 
-/// Whether the text breaks off in mid-sentence: it has whole sentences (or forty words), its last line is prose, and
-/// ends in a letter, a comma, an opening bracket or a hyphen; or a code fence is left open.
+/// Whether the text ends in mid-sentence: it has whole sentences (or forty words), and its last line is prose that ends in
+/// a letter, a comma, an opening bracket or a hyphen; or a code fence is not closed.
 pub(crate) fn cut_off(text: &str) -> bool {
     let text = text.trim_end();
     if text.lines().filter(|line| line.trim_start().starts_with("```")).count() % 2 == 1 {
@@ -127,7 +127,7 @@ pub(crate) fn cut_off(text: &str) -> bool {
     if !open || is_listed(text.lines().next_back().unwrap_or("")) {
         return false;
     }
-    // A text in which no sentence ends, ends none by style: a title, a name, a list of words.
+    // A text without any end of a sentence may be a title, a name or a list of words.
     let ends = |c: char| matches!(c, '.' | '!' | '?' | '。' | '！' | '？');
     let words = text.split_whitespace().count();
     let whole = text.char_indices().any(|(at, c)| {
@@ -140,7 +140,7 @@ pub(crate) fn cut_off(text: &str) -> bool {
         || words >= 40
 }
 
-/// Lines that need no full stop: items of lists, headings, rows of tables, code, `key: value`.
+/// Whether a line needs no full stop: list items, headings, table rows, code, `key: value`.
 fn is_listed(line: &str) -> bool {
     let line = line.trim();
     let numbered = line.trim_start_matches(|c: char| c.is_ascii_digit());
@@ -159,22 +159,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn html_counts_outside_of_code_only() {
+    fn html_in_code_does_not_count() {
         assert_eq!(html_marks("<p>Hi<br/> there&nbsp;<a href='x'>y</a></p>"), 6);
         assert_eq!(html_marks("if a < b and c > d, x&y; <T> Vec<u8>"), 0);
         assert_eq!(html_marks("Use `<div>`:\n```html\n<p>x</p>\n```\n"), 0);
     }
 
     #[test]
-    fn addresses_are_counted_and_measured() {
+    fn urls_are_counted_and_measured() {
         let (count, share) = urls("see https://a.example/x, www.b.example");
         assert_eq!(count, 2);
         assert!((share - 34.0 / 38.0).abs() < 0.03, "{share}");
-        assert_eq!(urls("no address: http or www").0, 0);
+        assert_eq!(urls("no URL: http or www").0, 0);
     }
 
     #[test]
-    fn mojibake_is_told_from_text_with_accents() {
+    fn mojibake_differs_from_text_with_accents() {
         for (good, count) in [("café – “quoted” naïve", 5), ("été", 2), ("漢😀", 2)] {
             assert_eq!(mojibake(good), 0, "{good}");
             let broken: String = good.bytes().map(as_windows).collect();
@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_that_break_off() {
+    fn texts_that_end_in_mid_sentence() {
         for cut in [
             "It is hard. You first have to find out what the",
             "There are three ways. One is to go, the second to stay,",

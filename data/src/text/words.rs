@@ -1,9 +1,9 @@
-//! Words and n-grams of words, as hashes.
+//! Words and word n-grams, as hashes.
 
 use xxhash_rust::xxh3::xxh3_64;
 
-/// Calls `take` with each word, in lower case: a run of letters and digits, or a single character of a script that is
-/// written without spaces.
+/// Calls `take` with each word in lower case: a run of letters and digits, or a single character of a script without
+/// spaces between words.
 pub(crate) fn each_word(text: &str, mut take: impl FnMut(&str)) {
     let mut word = String::new();
     for c in text.chars() {
@@ -34,8 +34,8 @@ fn is_unspaced(c: char) -> bool {
         | '\u{0e01}'..='\u{0e30}' | '\u{0e81}'..='\u{0eb0}' | '\u{1000}'..='\u{103f}' | '\u{1780}'..='\u{17b3}')
 }
 
-/// Hashes of the n-grams of words, in order; of a text of fewer words, one hash of them all. None of a text without
-/// words.
+/// Hashes of the word n-grams, in order. A text of fewer than `n` words has one n-gram of all words; a text without words
+/// has none.
 pub(crate) fn ngrams(text: &str, n: usize) -> Vec<u64> {
     let mut words: Vec<u64> = Vec::new();
     each_word(text, |word| words.push(xxh3_64(word.as_bytes())));
@@ -49,7 +49,7 @@ fn joined(words: &[u64]) -> u64 {
     words.iter().fold(0, |hash, word| mixed(hash.rotate_left(23) ^ word))
 }
 
-/// The finaliser of MurmurHash3: every bit of the input moves every bit of the output.
+/// The finalizer of MurmurHash3: each input bit affects all output bits.
 pub(crate) fn mixed(mut hash: u64) -> u64 {
     hash ^= hash >> 33;
     hash = hash.wrapping_mul(0xff51_afd7_ed55_8ccd);

@@ -1,5 +1,5 @@
-//! The readers against random bytes: none panics, each comes to an end, and no row is lost without a word. How many
-//! inputs are tried, `PROPTEST_CASES` says.
+//! The readers with random bytes: they don't panic, they terminate, and no row is lost silently. `PROPTEST_CASES` sets the
+//! number of inputs.
 
 use std::io::Cursor;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ fn values(found: &[Result<Record, Fault>]) -> Vec<Value> {
     found.iter().filter_map(|row| row.as_ref().ok().map(|row| row.value.clone())).collect()
 }
 
-/// Bytes that come near to what the readers know, in any order.
+/// Pieces of valid and invalid files in random order.
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
     let pieces: [&[u8]; 30] = [
         b"{",
@@ -71,7 +71,7 @@ fn kinds() -> impl Strategy<Value = Kind> {
     ]
 }
 
-/// Rows of strings that try every reader: quotes, line breaks, braces, other scripts.
+/// Strings that are difficult to read: quotes, line breaks, braces, other scripts.
 fn texts() -> impl Strategy<Value = Vec<(String, String)>> {
     let text = "[ a-z\"\\\\{}\\[\\],:\n\r\t\u{2028}é漢😀]{0,12}";
     proptest::collection::vec((text, text), 1..8)
@@ -79,13 +79,13 @@ fn texts() -> impl Strategy<Value = Vec<(String, String)>> {
 
 proptest! {
     #[test]
-    fn random_bytes_give_rows_or_faults(kind in kinds(), bytes in bytes()) {
+    fn random_bytes_give_rows_or_errors(kind in kinds(), bytes in bytes()) {
         let found = read(kind, &bytes, LIMIT);
         prop_assert!(found.len() <= bytes.len() + 1);
         for (at, row) in found.iter().enumerate() {
             match row {
                 Ok(row) => {
-                    // What is made of it may fail, and must say so.
+                    // The record may be an invalid row, but must not cause a panic.
                     let _ = row.row(&RowShape::default()).map_err(|fault| fault.to_string());
                     prop_assert!(row.source.line >= 1);
                 }
@@ -98,23 +98,23 @@ proptest! {
     }
 
     #[test]
-    fn every_line_is_a_row_or_a_fault(lines in proptest::collection::vec(bytes(), 0..6)) {
+    fn every_line_is_a_row_or_an_error(lines in proptest::collection::vec(bytes(), 0..6)) {
         let lines: Vec<Vec<u8>> = lines
             .into_iter()
             .map(|line| line.into_iter().filter(|byte| *byte != b'\n').collect())
             .collect();
         let mut text = lines.join(&b'\n');
-        // Neither compressed nor with a mark, which is none of the line.
+        // So that the text can't start with a byte order mark or the magic bytes of a compressed file.
         text.insert(0, b'\n');
         let blank = |line: &&Vec<u8>| {
             std::str::from_utf8(line).is_ok_and(|line| line.trim().is_empty())
         };
-        let told = lines.iter().filter(|line| !blank(line)).count();
-        prop_assert_eq!(read(Kind::JsonLines, &text, LIMIT).len(), told);
+        let expected = lines.iter().filter(|line| !blank(line)).count();
+        prop_assert_eq!(read(Kind::JsonLines, &text, LIMIT).len(), expected);
     }
 
     #[test]
-    fn a_broken_row_costs_no_other(
+    fn a_broken_row_affects_no_other_row(
         rows in proptest::collection::vec("[a-z]{0,9}", 1..12),
         broken in any::<prop::sample::Index>(),
         junk in proptest::collection::vec(any::<u8>(), 0..9),
@@ -163,7 +163,7 @@ proptest! {
     }
 }
 
-/// A file whose bytes were changed is refused, or read as far as it makes sense.
+/// A file with changed bytes is rejected, or read as far as possible.
 #[test]
 fn damaged_parquet_files_do_not_panic() {
     let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture/rows.parquet");

@@ -1,4 +1,4 @@
-//! The readers, each against the same rows in another form.
+//! The readers, with the same rows in different file types.
 
 use std::fs;
 use std::io::Write;
@@ -29,7 +29,7 @@ fn gz(bytes: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn compressed_files_are_told_by_their_bytes_and_may_have_several_parts() {
+fn compression_is_detected_from_the_first_bytes_and_files_may_have_several_parts() {
     let [a, b] = [&b"\xef\xbb\xbf{\"text\":\"a\"}\n"[..], b"{\"text\":\"b\"}\n"];
     let expected = [json!({"text": "a"}), json!({"text": "b"})];
     let members = [gz(a), gz(b)].concat();
@@ -45,14 +45,14 @@ fn compressed_files_are_told_by_their_bytes_and_may_have_several_parts() {
 }
 
 #[test]
-fn a_compressed_file_that_breaks_off_gives_what_it_has_and_says_so() {
+fn a_truncated_compressed_file_gives_its_rows_and_an_error() {
     let text: String = (0..5000).map(|n| format!("{{\"text\":\"{n}\"}}\n")).collect();
     for bytes in [gz(text.as_bytes()), zstd::encode_all(text.as_bytes(), 1).unwrap()] {
         let found = rows_of("x.jsonl", &bytes[..bytes.len() - 9], LONGEST_ROW);
         let (last, before) = found.split_last().unwrap();
         assert!(matches!(&last.as_ref().unwrap_err().cause, RowError::Broken(_)), "{last:?}");
         assert!(before.iter().all(Result::is_ok));
-        // Skipping faults must not hide that half a file is missing.
+        // Skipping invalid rows must not hide that half of a file is missing.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("x.jsonl");
         fs::write(&path, &bytes[..bytes.len() - 9]).unwrap();
@@ -63,7 +63,7 @@ fn a_compressed_file_that_breaks_off_gives_what_it_has_and_says_so() {
 }
 
 #[test]
-fn a_row_too_long_is_passed_over_in_every_format() {
+fn a_row_that_is_too_long_is_skipped_in_every_file_type() {
     let long = "x".repeat(3000);
     for (name, text) in [
         ("x.jsonl", format!("{{\"text\":\"{long}\"}}\n{{\"text\":\"b\"}}\n")),
@@ -73,7 +73,7 @@ fn a_row_too_long_is_passed_over_in_every_format() {
         assert!(matches!(found[0].as_ref().unwrap_err().cause, RowError::TooLong { limit: 1000 }));
         assert_eq!(found[1].as_ref().unwrap().value, json!({"text": "b"}), "{name}");
     }
-    // An unclosed quote takes in all that follows.
+    // An unclosed quote includes the rest of the file.
     let text = format!("text\n\"open\n{}", "line\n".repeat(100_000));
     let found = rows_of("x.csv", text.as_bytes(), 10_000);
     assert_eq!(found.len(), 1);
@@ -83,27 +83,27 @@ fn a_row_too_long_is_passed_over_in_every_format() {
 }
 
 #[test]
-fn a_broken_element_of_a_list_costs_only_itself() {
+fn an_invalid_element_of_a_list_affects_no_other() {
     let text =
         b"[ {\"text\": \"a\"},\n  {\"text\": oops}, 7,\n{\"text\":\"]}\\\"\"}\n, \"\xff\"]\n";
     let found = rows_of("x.json", text, LONGEST_ROW);
-    let told: Vec<String> = found
+    let shown: Vec<String> = found
         .iter()
         .map(|row| match row {
             Ok(row) => format!("{}", row.source.line),
             Err(fault) => fault.to_string(),
         })
         .collect();
-    assert_eq!(told.len(), 5, "{told:?}");
-    assert_eq!((told[0].as_str(), told[2].as_str(), told[3].as_str()), ("1", "2", "3"));
-    assert!(told[1].contains("x.json:2: column 12: invalid JSON"), "{}", told[1]);
-    assert!(told[4].contains("x.json:4: invalid UTF-8: byte 0xff"), "{}", told[4]);
+    assert_eq!(shown.len(), 5, "{shown:?}");
+    assert_eq!((shown[0].as_str(), shown[2].as_str(), shown[3].as_str()), ("1", "2", "3"));
+    assert!(shown[1].contains("x.json:2: column 12: invalid JSON"), "{}", shown[1]);
+    assert!(shown[4].contains("x.json:4: invalid UTF-8: byte 0xff"), "{}", shown[4]);
     let error = rows_of("x.json", b"[1 2]", LONGEST_ROW).pop().unwrap().unwrap_err().to_string();
     assert!(error.contains("expected `,` or `]`"), "{error}");
 }
 
 #[test]
-fn a_table_tells_its_faults_by_line_and_goes_on() {
+fn invalid_rows_of_a_table_are_reported_by_line_and_the_rest_is_read() {
     let text = b"\xef\xbb\xbfquestion,answer\na,b\nonly one\n\"x\ny\",\xff\nc,d\n";
     let found = rows_of("x.csv", text, LONGEST_ROW);
     let lines: Vec<usize> = found
@@ -146,13 +146,13 @@ fn plain_text_by_file_paragraph_and_line() {
 }
 
 #[test]
-fn fields_of_ones_own_names() {
+fn configured_field_names_are_mapped() {
     let map = |pairs: &[(&str, &str)]| {
         let pairs = pairs.iter().map(|(known, name)| ((*known).to_owned(), (*name).to_owned()));
         FieldMap::new(pairs).map(RowShape::Fields)
     };
     let shape = map(&[("prompt", "q.text"), ("completion", "label")]).unwrap();
-    // `messages` is not named, so it does not count.
+    // `messages` isn't configured, so it is ignored.
     let value = json!({"messages": [], "q": {"text": "p"}, "label": 3});
     let row = Row::Completion { prompt: "p".into(), completion: "3".into() };
     assert_eq!(shape.row(&value).unwrap(), (row, Format::Prompt));
@@ -162,14 +162,14 @@ fn fields_of_ones_own_names() {
     let shape = map(&[("messages", "dialog"), ("role", "who"), ("content", "says")]).unwrap();
     let value = json!({"dialog": [{"who": "human", "says": "q"}, {"who": "gpt", "says": "a"}]});
     let Row::Chat { messages, .. } = shape.row(&value).unwrap().0 else { panic!() };
-    let told: Vec<[&str; 2]> = messages.iter().map(|m| [&*m.role, &*m.content]).collect();
-    assert_eq!(told, [["user", "q"], ["assistant", "a"]]);
+    let pairs: Vec<[&str; 2]> = messages.iter().map(|m| [&*m.role, &*m.content]).collect();
+    assert_eq!(pairs, [["user", "q"], ["assistant", "a"]]);
     let error = map(&[("promt", "q")]).unwrap_err().to_string();
     assert!(error.contains("Did you mean `prompt`?"), "{error}");
 }
 
 #[test]
-fn templates_fill_their_placeholders_or_name_what_is_missing() {
+fn templates_fill_placeholders_or_report_missing_fields() {
     let parse = |text| RowTemplate::parse(text, "data.prompt_template");
     let template = parse("{{Q}}: {q.0.text}\n{hint?}{n}").unwrap();
     let value = json!({"q": [{"text": "why"}], "hint": null, "n": 4.5});
@@ -187,7 +187,7 @@ fn templates_fill_their_placeholders_or_name_what_is_missing() {
 }
 
 #[test]
-fn folders_and_patterns_give_data_files_in_order() {
+fn folders_and_patterns_expand_to_data_files_in_order() {
     let dir = tempfile::tempdir().unwrap();
     let at = |name: &str| dir.path().join(name);
     fs::create_dir(at("sub")).unwrap();
@@ -198,7 +198,7 @@ fn folders_and_patterns_give_data_files_in_order() {
     assert_eq!(data_files(&[dir.path()]).unwrap(), all);
     assert_eq!(data_files(&[at("*.jsonl"), dir.path().to_owned()]).unwrap()[0], at("b.jsonl"));
     assert_eq!(data_files(&[at("**/*.txt")]).unwrap(), [at("sub/c.txt")]);
-    // One that does not exist is told when it is opened.
+    // A missing file is reported when it is opened.
     assert_eq!(data_files(&[at("none.jsonl")]).unwrap(), [at("none.jsonl")]);
     assert!(data_files(&[at("*.parquet")]).unwrap_err().to_string().contains("no file matches"));
     fs::remove_file(at("sub/c.txt")).unwrap();
@@ -206,7 +206,7 @@ fn folders_and_patterns_give_data_files_in_order() {
 }
 
 #[test]
-fn skipped_rows_are_counted_limited_and_written_down() {
+fn skipped_rows_are_counted_limited_and_recorded() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.jsonl");
     fs::write(&path, "{\"text\":\"a\"}\n{\"txt\":1}\noops\n{\"text\":\"b\"}\n").unwrap();
@@ -226,12 +226,12 @@ fn skipped_rows_are_counted_limited_and_written_down() {
     assert_eq!(written[1]["line"], 3);
     fs::remove_file(&to).unwrap();
     let error = read(Some(1)).unwrap_err().to_string();
-    assert!(error.contains("more than 1 rows") && error.contains("x.jsonl:3"), "{error}");
-    assert!(!to.exists(), "what failed leaves no file");
+    assert!(error.contains("more than 1 invalid rows") && error.contains("x.jsonl:3"), "{error}");
+    assert!(!to.exists(), "a failure leaves no file");
 }
 
 #[test]
-fn parquet_carries_the_same_rows() {
+fn parquet_has_the_same_rows() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixture/rows.parquet");
     let found: Vec<_> = Records::open(&path, TextBy::File).unwrap().collect();
     let expected = [
