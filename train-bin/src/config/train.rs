@@ -129,42 +129,8 @@ impl TrainSection {
         let decay_norms_and_biases = s
             .boolean("decay_norms_and_biases", "Apply weight decay to norms and biases too")
             .or(false);
-        let clip = ClipConfig::read(s);
-        let recompute = s
-            .choice::<Recompute>(
-                "recompute",
-                "Activations to recompute in the backward pass, to save memory",
-            )
-            .also_called(&["gradient_checkpointing"])
-            .changes_nothing()
-            .or_default();
-        let neftune_alpha = s
-            .number("neftune_alpha", "Scale of the noise on embeddings (NEFTune); 0: none")
-            .at_least(0.0)
-            .zero_is_off()
-            .also_called(&["neftune_noise_alpha"])
-            .example("5.0")
-            .or_off(None);
         let seed = s.whole::<u64>("seed", "Random seed").or(0);
-        let eval_every = s
-            .whole(
-                "eval_every",
-                "Steps between evaluations; off: only before the first and after the last step",
-            )
-            .also_called(&["eval_steps"])
-            .example("100")
-            .changes_nothing()
-            .or_off(None);
-        let save_every = s
-            .whole("save_every", "Steps between checkpoints; off: none")
-            .also_called(&["save_steps"])
-            .changes_nothing()
-            .or_off(Some(nonzero_u64(500)));
-        let keep_last = s
-            .whole("keep_last", "Number of newest checkpoints to keep; off: all")
-            .also_called(&["save_total_limit"])
-            .changes_nothing()
-            .or_off(Some(nonzero(2)));
+        let (eval_every, save_every, keep_last) = intervals(s);
         let log_every = s
             .whole("log_every", "Steps between printed rows")
             .also_called(&["logging_steps"])
@@ -195,9 +161,9 @@ impl TrainSection {
             calibrate_ab,
             embedding_learning_rate,
             decay_norms_and_biases,
-            clip,
-            recompute,
-            neftune_alpha,
+            clip: ClipConfig::read(s),
+            recompute: recompute(s),
+            neftune_alpha: neftune_alpha(s),
             seed,
             eval_every,
             save_every,
@@ -247,6 +213,49 @@ fn duration(s: &mut Reader) -> Duration {
         .example("1000")
         .optional("`epochs`");
     steps.map_or(Duration::Epochs(epochs), Duration::Steps)
+}
+
+/// Steps between evaluations and between checkpoints, and how many checkpoints are kept.
+fn intervals(s: &mut Reader) -> (Option<NonZeroU64>, Option<NonZeroU64>, Option<NonZeroUsize>) {
+    let eval_every = s
+        .whole(
+            "eval_every",
+            "Steps between evaluations; off: only before the first and after the last step",
+        )
+        .also_called(&["eval_steps"])
+        .example("100")
+        .changes_nothing()
+        .or_off(None);
+    let save_every = s
+        .whole("save_every", "Steps between checkpoints; off: none")
+        .also_called(&["save_steps"])
+        .changes_nothing()
+        .or_off(Some(nonzero_u64(500)));
+    let keep_last = s
+        .whole("keep_last", "Number of newest checkpoints to keep; off: all")
+        .also_called(&["save_total_limit"])
+        .changes_nothing()
+        .or_off(Some(nonzero(2)));
+    (eval_every, save_every, keep_last)
+}
+
+fn recompute(s: &mut Reader) -> Recompute {
+    s.choice::<Recompute>(
+        "recompute",
+        "Activations to recompute in the backward pass, to save memory",
+    )
+    .also_called(&["gradient_checkpointing"])
+    .changes_nothing()
+    .or_default()
+}
+
+fn neftune_alpha(s: &mut Reader) -> Option<f64> {
+    s.number("neftune_alpha", "Scale of the noise on embeddings (NEFTune); 0: none")
+        .at_least(0.0)
+        .zero_is_off()
+        .also_called(&["neftune_noise_alpha"])
+        .example("5.0")
+        .or_off(None)
 }
 
 fn learning_rates(s: &mut Reader) -> (f64, f64) {
