@@ -184,14 +184,15 @@ fn source(s: &mut Reader, model: &ModelSource) -> DataSource {
     let is_mixture = s.is_given("source");
     let doc =
         "Part of a mixture, instead of `data.train`; examples are drawn from the sources by weight";
-    let sources = s.sections("source", doc, |s| MixtureSource {
-        path: source_files(s),
-        weight: s
-            .number("weight", "Weight of this source, relative to the others")
-            .above(0.0)
-            .changes_nothing()
-            .or(1.0),
-    });
+    let sources =
+        s.sections("source", doc, "[{ path = [\"a.jsonl\"], weight = 1.0 }]", |s| MixtureSource {
+            path: source_files(s),
+            weight: s
+                .number("weight", "Weight of this source, relative to the others")
+                .above(0.0)
+                .changes_nothing()
+                .or(1.0),
+        });
     let eval = s
         .paths("eval", "Evaluation data: files, folders or patterns")
         .flag("eval")

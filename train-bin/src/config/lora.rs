@@ -66,6 +66,7 @@ impl LoraSection {
             .number("alpha", "Scaling of the delta: alpha / r")
             .above(0.0)
             .also_called(&["lora_alpha"])
+            .example("32.0")
             .changes_weights()
             .or_else("twice the rank", || 2.0 * r.get() as f64);
         let target_modules = s

@@ -75,7 +75,7 @@ impl Reading {
                 "Map known fields to their names in these rows, such as prompt = \"question\" or completion = \"answer.text\"",
             )
             .also_called(&["field_instruction"])
-            .example("fields = { prompt = \"question\", completion = \"answer.text\" }")
+            .example("{ prompt = \"question\", completion = \"answer.text\" }")
             .changes_nothing()
             .or_default();
         let reading = Self {

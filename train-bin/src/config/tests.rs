@@ -867,6 +867,16 @@ fn the_starting_file_is_a_valid_run_and_names_every_setting() {
         assert!(text.contains(setting.name()), "{}", setting.key);
     }
     assert_eq!(config.train.duration, Duration::Epochs(3.0));
+    // Every line is TOML once its `#` is removed.
+    let mut keys = 0;
+    for line in text.lines().filter_map(|line| line.strip_prefix("# ")) {
+        let is_key = |name: &str| declared().settings.iter().any(|known| known.name() == name);
+        if line.split_once(" = ").is_some_and(|(name, _)| is_key(name)) {
+            toml::from_str::<Table>(line).expect(line);
+            keys += 1;
+        }
+    }
+    assert!(keys > 70, "{keys}");
 }
 
 #[test]

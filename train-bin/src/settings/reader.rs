@@ -177,11 +177,12 @@ impl Reader {
         }
     }
 
-    /// Reads a list of sections, `[[section.name]]`; `None` if it isn't given. `read` reads one.
+    /// Reads a list of sections, `[[section.name]]`; `None` if it isn't given. `read` reads one; `example` is a value of the list.
     pub fn sections<T>(
         &mut self,
         name: &'static str,
         doc: &'static str,
+        example: &'static str,
         mut read: impl FnMut(&mut Self) -> T,
     ) -> Option<Vec<T>> {
         let list = |value: &Value, _: &Path| value.as_array().cloned().ok_or(Refusal::Type);
@@ -189,7 +190,7 @@ impl Reader {
             self.spec::<Vec<Value>>(name, doc, SettingKind::Sections, list, |_| String::new());
         let key = spec.setting.key.clone();
         // The rows themselves are compared on resume.
-        let given = spec.changes_nothing().optional("none");
+        let given = spec.changes_nothing().example(example).optional("none");
         // What an element may hold is declared even if there is none.
         let outer = std::mem::replace(&mut self.section, format!("{key}[]"));
         let before = self.faults.len();

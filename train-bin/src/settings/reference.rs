@@ -157,12 +157,9 @@ pub fn starting_file(declared: &Declared, given: &[(&str, &str)]) -> String {
             for line in wrapped(&comment(setting)) {
                 let _ = writeln!(text, "# {line}");
             }
-            let _ = match (value, &setting.kind) {
-                (Some(value), _) => writeln!(text, "{} = {value}", setting.name()),
-                (None, SettingKind::Map | SettingKind::Sections) => {
-                    writeln!(text, "# {}", setting.example.unwrap_or_default())
-                }
-                (None, _) => writeln!(text, "# {} = {}", setting.name(), example_value(setting)),
+            let _ = match value {
+                Some(value) => writeln!(text, "{} = {value}", setting.name()),
+                None => writeln!(text, "# {} = {}", setting.name(), example_value(setting)),
             };
         }
     }
