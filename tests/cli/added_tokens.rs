@@ -106,7 +106,7 @@ fn tokens_that_cannot_be_added_are_named() {
     refused("--set model.add_tokens=[<tool>,<tool>]", &["model.add_tokens", "each token once"]);
     let known = json(&place.read("model/tokenizer.json"));
     let known = known["added_tokens"][0]["content"].as_str().unwrap().to_owned();
-    refused(&format!("--set model.add_tokens=[{known}]"), &["is token", "already", &known]);
+    refused(&format!("--set model.add_tokens=[{known}]"), &["already has it as token", &known]);
     refused(
         "--set lora.r=4 --set lora.target_modules=[q_proj,lm_head]",
         &["lm_head", "lora.target_modules"],
