@@ -770,7 +770,7 @@ fn settings_of_reading_are_checked_together() {
     }
     for (text, expected) in [
         ("data.prompt_template = '{a}'", "data.completion_template"),
-        ("data.text_template = 'no placeholder'", "at least one {name}"),
+        ("data.text_template = 'no placeholder'", "at least one placeholder {name}"),
         ("data.fields.promt = 'q'", "Did you mean `prompt`?"),
         ("data.fields.prompt = 3", "a section of names (strings)"),
         ("data.format = 'text'\ndata.text_template = '{a}'", "contradict"),

@@ -67,7 +67,7 @@ fn a_failed_checkpoint_leaves_nothing_behind() {
     let before = files(&path);
     // Fails after the weights were written.
     let error = saver.save(1, Some("no JSON")).unwrap_err().to_string();
-    assert!(error.contains("No checkpoint had been saved before"), "{error}");
+    assert!(error.contains("No checkpoint was saved before"), "{error}");
     assert_eq!(files(&path), before);
     // Fails after everything is written: the name is taken by something else.
     fs::create_dir(path.join("checkpoint-2")).unwrap();
