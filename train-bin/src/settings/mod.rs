@@ -3,7 +3,7 @@
 //! A section of the configuration is read by one function from a [`Reader`]. Each line of it declares a setting (name, type,
 //! meaning, range, default, what changing it does to a resumed run) and gives its value:
 //!
-//! ```ignore
+//! ```text
 //! neftune_alpha: s.number("neftune_alpha", "Scale of the noise on embeddings (NEFTune)")
 //!     .at_least(0.0)
 //!     .zero_is_off()

@@ -151,7 +151,8 @@ pub fn starting_file(declared: &Declared, given: &[(&str, &str)]) -> String {
         }
         let doc = declared.sections.iter().find(|(name, _)| name == section);
         let doc = doc.map(|(_, doc)| format!("# {doc}\n")).unwrap_or_default();
-        let _ = write!(text, "{}{doc}[{section}]\n", if text.is_empty() { "" } else { "\n" });
+        let gap = if text.is_empty() { "" } else { "\n" };
+        let _ = writeln!(text, "{gap}{doc}[{section}]");
         for setting in settings {
             let value = given.iter().find(|(key, _)| *key == setting.key).map(|(_, value)| *value);
             for line in wrapped(&comment(setting)) {
