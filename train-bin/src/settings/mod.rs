@@ -29,4 +29,4 @@ pub use layers::{Layers, Override, flag_value};
 pub use paths::{absolute, shown};
 pub use reader::{Declared, Reader};
 pub use setting::{Effect, Range, Setting, SettingKind};
-pub use types::{Choice, Pair, SettingType};
+pub use types::{Choice, Pair, Refusal, SettingType};
